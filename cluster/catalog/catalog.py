@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from angarium import errors, wire
 from cluster import objects
 from cluster.catalog import node_queues, passwordless
-from cluster.catalog.placement import WORKERS, Placement
+from cluster.catalog.placement import STAYING, WORKERS, Placement
 from cluster.security import passwords
 from gateway.http.webhooks.addresses import may_name
 from storage.config_store import Change, Counter, Entry
@@ -402,7 +402,7 @@ class Catalog:
     def leave_homes(self, workers: int) -> list[Entry]:
         """Give the changes that move every lane from workers that will be gone; `workers` stay."""
         trial = self.placement.copy()
-        trial.workers = workers
+        trial.counters |= {WORKERS: workers, STAYING: 0}
         changes: list[Entry] = []
         for key, attributes in self._objects.items():
             homes = attributes.get("homes", ())
@@ -493,15 +493,15 @@ class Catalog:
                 self._next_endpoint_id = change.value
             elif isinstance(change, Counter) and change.name == passwordless.COUNTER:
                 self.passwordless = change.value
-            elif isinstance(change, Counter) and change.name == WORKERS:
-                self.placement.workers = change.value
+            elif isinstance(change, Counter) and change.name in self.placement.counters:
+                self.placement.counters[change.name] = change.value
             elif isinstance(change, Change):
                 self._put(change[:3], change.attributes)
 
     def undoing(self, changes: Iterable[Entry]) -> list[Entry]:
         """Give the changes that bring back what there is now, once these are taken over."""
         counters = {COUNTER: self._next_endpoint_id, passwordless.COUNTER: self.passwordless}
-        counters[WORKERS] = self.placement.workers
+        counters |= self.placement.counters
         undoing: list[Entry] = []
         for change in changes:
             if isinstance(change, Counter) and change.name in counters:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 #: The counter of the config store that says how many workers are wanted; none before the first change.
 WORKERS: Final = "workers"
+#: The one that says how many workers stay, while the others give their lanes away; 0: all.
+STAYING: Final = "workers_staying"
+#: The one that is odd while lanes are to be moved.
+BALANCE: Final = "balance"
 
 _Key = TypeVar("_Key")
 
@@ -25,7 +29,8 @@ class Placement:
     def __init__(self, workers: int) -> None:
         """Begin without endpoints on workers 0 .. workers - 1."""
         assert workers >= 1
-        self.workers = workers
+        #: What the config store says of workers, by the name of its counter.
+        self.counters = {WORKERS: workers, STAYING: 0, BALANCE: 0}
         #: Worker -> lanes that have their home there; also of workers that are gone.
         self.lanes: Counter[int] = Counter()
         #: Message VPN -> endpoints.
@@ -33,9 +38,15 @@ class Placement:
         #: (Message VPN, created_by) -> endpoints.
         self.of_creator: Counter[tuple[str, str]] = Counter()
 
+    @property
+    def workers(self) -> int:
+        """Among how many workers lanes get their homes: none that leaves is one of them."""
+        return self.counters[STAYING] or self.counters[WORKERS]
+
     def copy(self) -> Placement:
         """Give one that can be changed without this one noticing."""
         made = Placement(self.workers)
+        made.counters = dict(self.counters)
         made.lanes, made.in_vpn = Counter(self.lanes), Counter(self.in_vpn)
         made.of_creator = Counter(self.of_creator)
         return made

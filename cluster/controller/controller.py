@@ -340,10 +340,6 @@ class Controller:
             self._board.emit(ReloadCertificate())
         return self._board.taken()
 
-    def go_on_balancing(self, counter: int, staying: int) -> None:
-        """Take up what is left of moves that another controller began: the counters as they are in the store."""
-        self._balancing.go_on(counter, staying)
-
     def measured(self, usage: dict[int, dict[str, Any]]) -> None:
         """Take what each pid uses: rss_bytes, cpu_percent, uptime_s."""
         self._usage = usage

@@ -30,7 +30,7 @@ from cluster.catalog import catalog as catalogs
 from cluster.catalog import passwordless, stages
 from cluster.catalog import producers as registries
 from cluster.catalog.deletions import Deletions
-from cluster.catalog.placement import WORKERS
+from cluster.catalog.placement import BALANCE, STAYING, WORKERS
 from cluster.catalog.registries import Registries
 from cluster.catalog.shares import Percents
 from cluster.configuration import listening
@@ -79,14 +79,13 @@ from cluster.controller.switchboard.events import FILE_NAME as EVENTS_FILE
 from cluster.controller.switchboard.events import EventFile, EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
 from cluster.controller.syslog import Syslog
-from cluster.controller.workers.balancing import BALANCE, STAYING
 from cluster.data.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER, user_of_node
 from cluster.join import stored
 from cluster.join.tokens import Tokens
 from cluster.join.vault import Vault
 from cluster.standby.pair.settings import SWITCH_SIGNAL, read_status
 from cluster.standby.promotion import forget_promotion, noted_promotion
-from storage.config_store import ConfigStore, Entry, is_there
+from storage.config_store import ConfigStore, Counter, Entry, is_there
 from storage.shipping.settings import StandbySettings  # noqa: TC001 - msgspec reads the types of fields
 
 if TYPE_CHECKING:
@@ -184,8 +183,6 @@ class ControllerServer:
         self._controller = Controller(
             registries, board, identity, shown_config(runtime), copies, user_of_node()
         )
-        counters = self._store.load_counters()
-        self._controller.go_on_balancing(counters.get(BALANCE, 0), counters.get(STAYING, 0))
         self._vault = self._open_vault(runtime, data_dir)
         self._meter = Meter()
         self._memory = FreedMemory()
@@ -597,6 +594,7 @@ def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: 
     _keep(store, catalog, catalog.missing_built_ins())
     # A backup may be of a node with more workers.
     _keep(store, catalog, catalog.leave_homes(workers))
+    catalog.take([Counter(name, counters.get(name, 0)) for name in (STAYING, BALANCE)])
     declared = catalog.apply(read_passwords(config.objects)).changes
     if declared:
         _keep(store, catalog, declared)

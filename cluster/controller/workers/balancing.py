@@ -29,7 +29,7 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from cluster.catalog.placement import WORKERS
+from cluster.catalog.placement import BALANCE, STAYING, WORKERS
 from cluster.controller.switchboard.effects import ScaleNode
 from cluster.controller.switchboard.switchboard import ROUTER
 from cluster.controller.workers.plan import Lane, Plan, PlannedMove, plan_departures, plan_moves
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
     from cluster.controller.switchboard.switchboard import Asker, Handlers, Switchboard
     from storage.config_store import Entry
 
-#: The counter of the config store that is odd while lanes are to be moved.
-BALANCE: Final = "balance"
-#: The one that says how many workers stay, while the others give their lanes away; 0: all.
-STAYING: Final = "workers_staying"
 #: So often is looked how far a move is, and whether a plan can be made.
 STEP_S: Final = 0.2
 PLAN_RETRY_S: Final = 1.0
@@ -123,8 +119,6 @@ class Balancing:
         self._board = board
         self._catalog = catalog
         self._changes = changes
-        #: The counters as they are in the store.
-        self.counter = self.staying = 0
         self._bytes_per_s = DEFAULT_BYTES_PER_S
         self._moves_max = DEFAULT_MOVES
         self._planned: list[Move] = []
@@ -134,6 +128,8 @@ class Balancing:
         #: Lane -> when it was switched.
         self._moved_at: dict[int, float] = {}
         self._is_asking = False
+        #: Whether the store was asked to note that all of it is done.
+        self._is_ending = False
         self._due = 0.0
         self._now = 0.0
         #: Whether the supervisor has done the last change of the number of workers.
@@ -149,18 +145,22 @@ class Balancing:
     @property
     def is_wanted(self) -> bool:
         """Whether lanes are to be moved."""
-        return self.counter % 2 == 1
+        return self._catalog.placement.counters[BALANCE] % 2 == 1
+
+    @property
+    def staying(self) -> int:
+        """Give how many workers stay, while the others give their lanes away; 0: all."""
+        return self._catalog.placement.counters[STAYING]
 
     @property
     def _workers(self) -> int:
-        """How many workers there are, with those that leave."""
-        placed = self._catalog.placement.workers
-        return max(self._board.node.get("workers") or 0, placed) if self.staying else placed
+        """Give how many workers there are, with those that leave."""
+        return self._catalog.placement.counters[WORKERS]
 
     @property
     def is_moving(self) -> bool:
-        """Whether a move is under way."""
-        return bool(self._under_way)
+        """Whether lanes are to be moved, or are on their way."""
+        return self.is_wanted or bool(self._under_way)
 
     def wish(self) -> list[Entry]:
         """Give the change that makes it durable that lanes are to be moved, in the default way."""
@@ -169,21 +169,15 @@ class Balancing:
 
     def leave(self, workers: int) -> list[Entry]:
         """Give the changes that make it durable that only so many workers stay, once the others have no lanes."""
-        self._catalog.placement.workers = self.staying = workers
         return [*self.wish(), Counter(STAYING, workers)]
-
-    def go_on(self, counter: int, staying: int) -> None:
-        """Take up what is left of moves that another controller began: the counters as they are in the store."""
-        self.counter, self.staying = counter, staying
-        if staying:
-            self._catalog.placement.workers = staying
 
     def _begin(self) -> list[Entry]:
         self._over, self._planned, self._plan, self._due = [], [], None, 0.0
-        if self.is_wanted:
-            return []
-        self.counter += 1
-        return [Counter(BALANCE, self.counter)]
+        return [] if self.is_wanted else [self._turn()]
+
+    def _turn(self) -> Counter:
+        """Give the change after which lanes are to be moved, or are not any more."""
+        return Counter(BALANCE, self._catalog.placement.counters[BALANCE] + 1)
 
     def cancel(self) -> list[Entry]:
         """Begin no move any more, and end those that are not switched; gives the changes that make it durable.
@@ -193,14 +187,8 @@ class Balancing:
         self._planned = []
         for move in [move for move in self._under_way if move.step in (Step.COPY, Step.SWITCH)]:
             self._end(move, Step.FAILED, "it was stopped")
-        changes: list[Entry] = []
-        if self.staying:
-            self._catalog.placement.workers, self.staying = self._workers, 0
-            changes.append(Counter(STAYING, 0))
-        if self.is_wanted:
-            self.counter += 1
-            changes.append(Counter(BALANCE, self.counter))
-        return changes
+        changes: list[Entry] = [Counter(STAYING, 0)] if self.staying else []
+        return [*changes, self._turn()] if self.is_wanted else changes
 
     def _balance(self, request: arguments.BalanceArguments, asker: Asker, now: float) -> None:
         if request.dry_run:
@@ -217,8 +205,7 @@ class Balancing:
             self._bytes_per_s, self._moves_max = request.bytes_per_s, request.moves_max
             changes = self._begin()
             self._take_plan(plan)
-            answer = self._answer(plan, self._planned)
-            self._changes.make(changes, asker, "", lambda: answer)
+            self._changes.make(changes, asker, "", lambda: self._answer(plan, self._planned))
 
         self._look(now, begin, asker)
 
@@ -235,7 +222,7 @@ class Balancing:
             rows = [{**_row(one), "state": "planned", "copied_bytes": 0, "why": ""} for one in plan.moves]
         loads = [] if plan is None else zip(plan.before, plan.after, strict=True)
         return {
-            "is_moving": self.is_wanted or self.is_moving,
+            "is_moving": self.is_moving,
             "workers": [
                 {"worker": index, "load": round(before, 2), "load_after": round(after, 2)}
                 for index, (before, after) in enumerate(loads)
@@ -320,10 +307,10 @@ class Balancing:
     def tick(self, now: float) -> None:
         """Go on, if it is time for that."""
         self._now = now
-        if self._is_asking or now < self._due or not (self.is_wanted or self._under_way):
+        if self._is_ending:
+            self._end_all()
+        if self._is_asking or now < self._due or not self.is_moving:
             return
-        if self.staying and not self._board.node.get("workers"):
-            return  # nobody knows yet who is to leave
         self._due = now + STEP_S
         while self._planned and len(self._under_way) < self._moves_max:
             move = self._planned.pop(0)
@@ -339,15 +326,20 @@ class Balancing:
         if plan.moves and self.is_wanted:
             self._take_plan(plan)
         elif self.is_wanted:
-            self.counter += 1
-            changes: list[Entry] = [Counter(BALANCE, self.counter)]
+            changes: list[Entry] = [self._turn()]
             after: list[Effect] = []
             if self.staying:
                 # Their spools go: who starts next misses none of them.
                 changes += [Counter(one, self.staying) for one in (WORKERS, SPOOLS)]
                 changes.append(Counter(STAYING, 0))
-                after, self.staying = [ScaleNode(self.staying)], 0
+                after = [ScaleNode(self.staying)]
+            self._is_ending, self._due = True, self._now + PLAN_RETRY_S
             self._changes.make(changes, None, "", lambda: None, after=after)
+
+    def _end_all(self) -> None:
+        """Tell that all of it is done, unless the store did not take that: then it is tried again."""
+        self._is_ending = False
+        if not self.is_wanted:
             done = sum(len(move.lanes) for move in self._over if move.step is Step.DONE)
             self._board.record_system("info", "SYSTEM_BALANCED", f"{done} queues and partitions were moved")
 

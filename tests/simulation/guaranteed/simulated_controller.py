@@ -15,7 +15,7 @@ from cluster import objects
 from cluster.catalog.catalog import COUNTER as ENDPOINT_COUNTER
 from cluster.catalog.catalog import Catalog
 from cluster.catalog.deletions import Deletions
-from cluster.catalog.placement import WORKERS
+from cluster.catalog.placement import BALANCE, STAYING, WORKERS
 from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.catalog.producers import Producers
 from cluster.catalog.registries import Registries
@@ -36,7 +36,6 @@ from cluster.controller.switchboard.effects import (
 )
 from cluster.controller.switchboard.events import EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
-from cluster.controller.workers.balancing import BALANCE, STAYING
 from storage.config_store import Change as StoredObject
 from storage.config_store import Counter, Deletion, Entry, Producer, Sink, Stage
 from tests.simulation.event_history import FOREVER
@@ -167,6 +166,7 @@ class SimulatedController:
             next_endpoint_id=self.store.counters.get(ENDPOINT_COUNTER, 1),
             workers=self._workers,
         )
+        catalog.take([Counter(name, self.store.counters.get(name, 0)) for name in (STAYING, BALANCE)])
         producers = Producers(
             list(self.store.producers.values()),
             self.store.counters.get(PRODUCER_COUNTER, 1),
@@ -187,8 +187,6 @@ class SimulatedController:
             Identity(self.node_name, "", "", ""),
             {},
         )
-        counters = self.store.counters
-        self.controller.go_on_balancing(counters.get(BALANCE, 0), counters.get(STAYING, 0))
         self._tell_standby()
         self.is_doomed = False
         for port in self.ports:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
+from cluster.catalog.placement import BALANCE, STAYING, WORKERS
 from cluster.controller.switchboard import effects as c
 from cluster.controller.workers import balancing
 from storage.config_store import Change, Counter
@@ -28,7 +29,7 @@ class Moving:
         world.answer(world.call("objects.update", kind="vpn", name="default", attributes=none), None, None)
         for name in "ab":
             world.answer(world.call("objects.create", kind="queue", name=name), None)
-        world.catalog.placement.workers = 2
+        world.catalog.take([Counter(WORKERS, 2)])
         #: Bytes that each queue holds.
         self.sizes = {"a": 0, "b": 100 * LARGE}
         self.is_caught_up = True
@@ -198,7 +199,7 @@ def test_a_queue_whose_new_home_cannot_be_stored_is_said_to_stay(moving: Moving,
 
 
 def test_the_next_controller_goes_on(moving: Moving) -> None:
-    moving.world.controller.go_on_balancing(1, 0)
+    moving.world.catalog.take([Counter(BALANCE, 1)])
     moving.run(5.0)
     assert moving.homes("a") == [1]
 
@@ -255,7 +256,7 @@ def test_a_new_queue_is_not_made_where_a_worker_leaves(moving: Moving) -> None:
 
 def test_the_next_controller_lets_the_workers_leave(moving: Moving) -> None:
     on_a_pair(moving)
-    moving.world.controller.go_on_balancing(1, 1)
+    moving.world.catalog.take([Counter(BALANCE, 1), Counter(STAYING, 1)])
     moving.run(10.0)
     assert moving.homes("a") == moving.homes("b") == [0]
     assert [effect.workers for effect in moving.seen if isinstance(effect, c.ScaleNode)] == [1]
@@ -272,7 +273,46 @@ def test_who_stops_it_keeps_the_workers_that_there_are(moving: Moving) -> None:
     assert moving.homes("b") == [1]
     assert moving.world.catalog.placement.workers == 2
     assert [effect for effect in moving.seen if isinstance(effect, c.ScaleNode)] == []
-    assert Counter(balancing.STAYING, 0) in counters(moving)
+    assert Counter(STAYING, 0) in counters(moving)
+
+
+@pytest.mark.requirement("R268")
+def test_workers_of_a_pair_that_may_not_leave_keep_their_queues_and_get_new_ones(moving: Moving) -> None:
+    """The config store had no room for it, and the command was refused."""
+    on_a_pair(moving)
+    moving.world.takes = lambda commit: not any(isinstance(one, Counter) for one in commit.changes)
+    ((code, _),) = moving.call("workers.scale", workers=1)
+    assert code == errors.INTERNAL
+    moving.world.takes = lambda _: True
+    moving.run(10.0)
+    assert moving.homes("a") == moving.homes("b") == [1]
+    for name in (new := ("new", "newer", "newest", "last")):
+        moving.call("objects.create", kind="queue", name=name)
+    assert [1] in [moving.homes(name) for name in new]
+    assert [effect for effect in moving.seen if isinstance(effect, c.ScaleNode)] == []
+
+
+@pytest.mark.requirement("R268")
+def test_workers_of_a_pair_leave_as_soon_as_it_can_be_stored_that_they_have_nothing(moving: Moving) -> None:
+    on_a_pair(moving)
+    moving.call("workers.scale", workers=1)
+    moving.world.takes = lambda commit: Counter(WORKERS, 1) not in commit.changes
+    moving.run(20.0)
+    assert moving.homes("a") == moving.homes("b") == [0]
+    assert [effect for effect in moving.seen if isinstance(effect, c.ScaleNode)] == []
+    assert "SYSTEM_BALANCED" not in moving.events()
+    moving.world.takes = lambda _: True
+    moving.run(5.0)
+    assert [effect.workers for effect in moving.seen if isinstance(effect, c.ScaleNode)] == [1]
+    assert moving.events()[-1] == "SYSTEM_BALANCED"
+
+
+def test_queues_stay_if_it_cannot_be_stored_that_they_are_to_be_moved(moving: Moving) -> None:
+    moving.world.takes = lambda commit: not any(isinstance(one, Counter) for one in commit.changes)
+    ((code, _),) = moving.call("workers.balance")
+    assert code == errors.INTERNAL
+    moving.run(5.0)
+    assert moving.homes("a") == [0]
 
 
 def test_a_queue_that_gets_more_than_may_be_copied_goes_from_a_worker_that_leaves(moving: Moving) -> None:
