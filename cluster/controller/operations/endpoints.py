@@ -35,9 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from cluster.admin import arguments
-from cluster.admin.operations import OPERATOR
 from cluster.catalog.node_queues import is_carried, is_retained, is_session, node_of
-from cluster.controller.access.permissions import refusal
 from cluster.controller.operations import metrics
 from cluster.controller.switchboard.switchboard import ROUTER, Place
 from cluster.roster.table import WORKER
@@ -50,8 +48,6 @@ if TYPE_CHECKING:
 
 #: A home may be busy with a large commit while it is asked.
 HOME_TIMEOUT_S: Final = 5.0
-#: Of whom it is known in which Message VPN they are.
-JOBS_MAX: Final = 10_000
 
 
 class EndpointOperations:
@@ -61,8 +57,6 @@ class EndpointOperations:
         self._board = board
         self._catalog = catalog
         self._producers = producers
-        #: The Message VPNs of the newest jobs, at most so many: what an operator of one of them may look at.
-        self._jobs: dict[tuple[int, int], str] = {}
         self.operations: Handlers = {
             "endpoints.list": self._list,
             "endpoints.show": self._show,
@@ -213,22 +207,11 @@ class EndpointOperations:
         workers = [index for _, index in lanes.values()]
 
         def answer(found: list[Any]) -> dict[str, Any]:
-            jobs = [(worker, one["job"]) for worker, one in zip(workers, found, strict=True)]
-            self._note(jobs, request.vpn)
-            return {"jobs": [list(job) for job in jobs]}
+            return {"jobs": [[worker, one["job"]] for worker, one in zip(workers, found, strict=True)]}
 
         self._ask(lanes, operation, asked, answer, asker, now)
 
-    def _note(self, jobs: list[tuple[int, int]], vpn: str) -> None:
-        for job in jobs:
-            self._jobs.pop(job, None)  # a worker that was restarted counts from the beginning
-            self._jobs[job] = vpn
-        for job in list(self._jobs)[: max(0, len(self._jobs) - JOBS_MAX)]:
-            del self._jobs[job]
-
     def _show_jobs(self, request: arguments.JobArguments, asker: AdminAsker, now: float) -> None:
-        if asker.who.vpn and any(self._jobs.get(job) != asker.who.vpn for job in request.jobs):
-            raise refusal(asker.who, "jobs.show", OPERATOR, [""])
         for worker, _ in request.jobs:
             self._board.check_worker(worker)
         questions = {
@@ -236,7 +219,11 @@ class EndpointOperations:
         }
 
         def finish(answers: dict[int, Any]) -> dict[str, Any]:
-            return metrics.jobs([answer_of(answers, at, job[0]) for at, job in enumerate(request.jobs)])
+            rows = [answer_of(answers, at, job[0]) for at, job in enumerate(request.jobs)]
+            for row in rows:
+                if asker.who.vpn and row["vpn"] != asker.who.vpn:  # as one that is not there
+                    raise errors.error_for(errors.OBJECT_NOT_FOUND, f"job {row['job']}")
+            return metrics.jobs(rows)
 
         self._board.collect(asker, now, questions, finish, HOME_TIMEOUT_S)
 

@@ -59,10 +59,12 @@ Target = tuple[str, str, str]
 class Job:
     """How far something is."""
 
-    __slots__ = ("done", "error", "id", "kept", "kind", "refused", "state", "total")
+    __slots__ = ("done", "error", "id", "kept", "kind", "refused", "state", "total", "vpn")
 
-    def __init__(self, job_id: int, kind: str, total: int) -> None:
+    def __init__(self, job_id: int, kind: str, total: int, vpn: str = "") -> None:
         self.id = job_id
+        #: Of what it is about; empty: it is about the whole spool.
+        self.vpn = vpn
         self.kind = kind
         #: `RUNNING`, `DONE` or `FAILED`; the last two are final.
         self.state = RUNNING
@@ -94,6 +96,7 @@ class Job:
         """Give what operators see."""
         return {
             "job": self.id,
+            "vpn": self.vpn,
             "kind": self.kind,
             "state": self.state,
             "done": self.done,
@@ -113,7 +116,8 @@ class MoveJob(Job):
         self, job_id: int, kind: str, held: HeldLane, target: Target | None, limit: int | None
     ) -> None:
         messages = held.lane.messages
-        super().__init__(job_id, kind, messages if limit is None else min(limit, messages))
+        total = messages if limit is None else min(limit, messages)
+        super().__init__(job_id, kind, total, held.lane.settings.vpn)
         self.held = held
         #: Where to; None: each message back to where it came from.
         self.target = target

@@ -87,6 +87,7 @@ def test_a_move_takes_everything_that_is_there() -> None:
     report = targets.run(job)
     assert report == {
         "job": job,
+        "vpn": "default",
         "kind": "move",
         "state": "done",
         "done": 600,
