@@ -51,7 +51,7 @@ _UNTOLD: Final[Row] = {"counters": {}, "lanes": []}
 #: Sizes of the spool that are shown in the unit of quotas too.
 _IN_MB: Final = {"usage_bytes": "usage_mb", "quota_bytes": "quota_mb", "disk_bytes": "disk_mb"}
 #: States of a job, the most urgent first.
-_JOB_STATES: Final = ("failed", "running", "done")
+_JOB_STATES: Final = ("running", "failed", "done")
 
 
 def asked_of_router(fields: list[str]) -> list[str]:
@@ -146,10 +146,10 @@ def _is_json(name: str, value: Any) -> bool:
 
 
 def jobs(rows: list[Row]) -> Row:
-    """Give how far some jobs are together: failed if one failed, done if all are; with the first error."""
+    """Give how far some jobs are together: over when all are, failed if one failed then; with the first error."""
     states = [row["state"] for row in rows]
     state = next((one for one in _JOB_STATES if one in states), "done")
-    ordered = sorted(rows, key=lambda row: _JOB_STATES.index(row["state"]))
+    ordered = sorted(rows, key=lambda row: row["state"] != "failed")
     error = next((row["error"] for row in ordered if row.get("error")), None)
     totals = {
         name: sum(int(row.get(name) or 0) for row in rows) for name in ("done", "total", "refused", "kept")

@@ -296,6 +296,15 @@ def test_a_failed_job_fails_all_and_its_error_comes_first(served: World) -> None
     assert (told["state"], told["error"]) == ("failed", [40404, "gone"])
 
 
+def test_jobs_run_while_one_of_them_does_also_if_another_has_failed(served: World) -> None:
+    """Who reads that it failed would count what is there while messages still come."""
+    seen = served.call("jobs.show", jobs=[[0, 8], [1, 9]])
+    running = {"state": "running", "done": 2, "error": [50310, "full"]}
+    failed = {"state": "failed", "done": 1, "error": [40404, "gone"]}
+    (told,) = replies(served.answer(seen, running, failed))
+    assert (told["state"], told["done"], told["error"]) == ("running", 3, [40404, "gone"])
+
+
 @pytest.mark.parametrize(
     ("operation", "given", "code"),
     [
