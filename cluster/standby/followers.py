@@ -236,7 +236,8 @@ class Followers:
             terms: whom this host follows.
             promised: gives the epoch before which no primary is followed.
             left: called when a primary says that it has given its lease back.
-            lacks: called when a store is damaged; false: this host may be the primary, and it is to stay as it is.
+            lacks: called when a store is damaged or missing; false: this host may be the primary, and it is to stay as
+                it is.
         """
         self._lacks = lacks
         self._terms = terms
@@ -298,6 +299,7 @@ class Followers:
                 _log.info("store %s is dropped: the primary has it no more", store)
                 remove_spool(self._terms.data / SPOOL_FOLDER / store)
                 self._left.discard(store)
+                self.brought.discard(store)
         return is_more
 
     async def close(self) -> None:
@@ -343,6 +345,8 @@ class Followers:
         if meet.store in self.stores or self._ending:
             raise errors.error_for(errors.HOME_NOT_READY, f"store {meet.store} is still open for another one")
         place = self._place_of(meet.store)
+        if meet.store in self.brought and not place.is_there:
+            self._missing(meet.store)
         self._left.discard(meet.store)
         self._followers[connection.id] = Follower(
             meet.store,
@@ -352,6 +356,17 @@ class Followers:
             lambda error: self._refuse(connection.id, error, time.monotonic()),
             self._damaged,
         )
+
+    def _missing(self, store: str) -> None:
+        """Have a store that was here brought anew: this host has not everything until that is done.
+
+        Raises:
+            UnavailableError: it may be the primary by now (50320).
+        """
+        if not self._lacks():
+            raise errors.error_for(errors.HOME_NOT_READY, f"store {store} is missing")
+        self.brought.discard(store)
+        _log.error("store %s is missing. The primary brings it anew", store)
 
     def _damaged(self, store: str, error: errors.AngariumError) -> bool:
         """Tell whether a damaged store is to be brought anew: then this host has not everything until that is done."""

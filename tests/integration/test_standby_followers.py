@@ -26,7 +26,7 @@ from cluster.standby.stores.opening import MANUAL_FILE
 from storage.groups import GroupLog
 from storage.shipping.encoding import frames_to_standby
 from storage.shipping.receiving import Fresh
-from storage.spool import DATA_FILE, SpoolFullError, Table
+from storage.spool import DATA_FILE, SpoolFullError, Table, remove_spool
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.waiting import until
 
@@ -105,6 +105,22 @@ class Standby:
         frames = await self.hears(socket)
         assert frames[0] == Whereabouts.operation, frames
         return socket, read(_decode_whereabouts, frames).past.newest
+
+    async def write(self, socket: zmq.Socket[bytes], store: str) -> None:
+        """Have a group written to a store that is followed."""
+        (follower,) = (one for one in self.followers._followers.values() if one.name == store)
+        assert follower._receiving is not None
+        socket.send_multipart(group(follower._receiving.log, b"first"))
+        await self.hears(socket)
+        await until(lambda: store in self.followers.brought, "a store that is brought", LIMIT_S)
+
+    async def bring(self) -> None:
+        """Have a store here that once was where that of the primary is, which is away now."""
+        socket, _ = await self.follows()
+        await self.write(socket, "0")
+        socket.close()
+        await until(lambda: not self.followers.stores, "the end of the connection", LIMIT_S)
+        await until(lambda: not self.followers._ending, "the end of the store", LIMIT_S)
 
     async def close(self) -> None:
         self._ticking.cancel()
@@ -273,15 +289,7 @@ def test_a_damaged_spool_is_brought_anew_unless_this_host_may_be_the_primary_by_
 ) -> None:
     async def test() -> None:
         async with standby(tmp_path) as host:
-            socket, _ = await host.follows()
-            receiving = host.followers._followers[next(iter(host.followers._followers))]._receiving
-            assert receiving is not None
-            socket.send_multipart(group(receiving.log, b"first"))
-            await host.hears(socket)
-            await until(lambda: "0" in host.followers.brought, "a store that is brought", LIMIT_S)
-            socket.close()
-            await until(lambda: not host.followers.stores, "the end of the connection", LIMIT_S)
-            await until(lambda: not host.followers._ending, "the end of the store", LIMIT_S)
+            await host.bring()
             file = tmp_path / "spool" / "0" / DATA_FILE
             damage = b"?" * file.stat().st_size
             file.write_bytes(damage)
@@ -296,6 +304,29 @@ def test_a_damaged_spool_is_brought_anew_unless_this_host_may_be_the_primary_by_
                 assert (tmp_path / "spool" / "damaged-0" / DATA_FILE).read_bytes() == damage
                 assert f"spool {file}: " in caplog.text
                 assert "angarium spool restore" not in caplog.text, "that is for a node that is alone"
+            assert host.lacks == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("may_begin", [False, True])
+def test_a_store_that_vanished_is_brought_anew_unless_this_host_may_be_the_primary_by_now(
+    tmp_path: Path, may_begin: bool
+) -> None:
+    """Made anew in silence, this host would be taken for one that has everything, and lose it as the primary."""
+
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            await host.bring()
+            remove_spool(tmp_path / "spool" / "0")
+            host.may_begin = may_begin
+            if may_begin:
+                assert (await host.refused(host.connect())).code == errors.HOME_NOT_READY
+                assert not (tmp_path / "spool" / "0").exists()
+            else:
+                _, newest = await host.follows()
+                assert newest == 0
+                assert host.followers.brought == set()
             assert host.lacks == 1
 
     run(test())
@@ -347,6 +378,7 @@ def test_the_store_of_a_worker_that_left_is_dropped_when_nothing_is_written_to_i
             files.send_multipart(files_of(1, 2))
             store = host.connect(msgspec.structs.replace(MEET, store="1"))
             await host.hears(store)
+            await host.write(store, "1")
             place = tmp_path / "spool" / "1"
             assert place.exists()
             await host.hears(files)
@@ -356,5 +388,8 @@ def test_the_store_of_a_worker_that_left_is_dropped_when_nothing_is_written_to_i
             assert place.exists(), "its worker may have something to say"
             store.close()
             await until(lambda: not place.exists(), "the store being dropped", LIMIT_S)
+            await until(lambda: not host.followers.brought, "it being forgotten", LIMIT_S)
+            await host.follows(msgspec.structs.replace(MEET, store="1"))  # of the next worker
+            assert host.lacks == 0
 
     run(test())
