@@ -125,6 +125,10 @@ class Deletion(NamedTuple):
 Entry: TypeAlias = Change | Counter | Producer | Stage | Sink | Deletion
 
 
+class BothDamagedError(errors.InvalidRequestError):
+    """Nothing is left to restore a store from: neither of its files can be used."""
+
+
 class ConfigStore:
     """The open store; `close` it before the process ends."""
 
@@ -132,7 +136,8 @@ class ConfigStore:
         """Open the store, making it if there is none, and restore what is damaged from the other file.
 
         Raises:
-            InvalidRequestError: both files are damaged, or of a format that this version does not know (40017).
+            InvalidRequestError: both files are damaged (`BothDamagedError`), or of a format that this version does not
+                know (40017).
         """
         self.directory = Path(directory)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -172,7 +177,8 @@ class ConfigStore:
             file = None
         if file is None:
             if copy is None:
-                raise self._refusal(f"{fault or _MISSING}; its copy: {copy_fault or _MISSING}")
+                refusal = self._refusal(f"{fault or _MISSING}; its copy: {copy_fault or _MISSING}")
+                raise BothDamagedError(refusal.code, refusal.detail, refusal.advice)
             copy.close()
             self._restore(fault or _MISSING)
             file, copy = ConfigFile(self.directory), ConfigFile(self.directory / COPY_FOLDER)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from angarium import errors
 from angarium.errors import UnavailableError
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
-from storage.config_store import ConfigStore
+from storage.config_store import BothDamagedError, ConfigStore, is_there
 from storage.groups import GroupLog
 from storage.spool import LmdbSpool, open_spool, remove_spool
 from storage.sync import sync_path
@@ -135,8 +135,16 @@ class ConfigPlace(Place[ConfigStore]):
     def __init__(self, data: Path) -> None:
         super().__init__(data / CONFIG_FOLDER, data / f"copying-{CONFIG_FOLDER}")
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it has a file, or one that is about to take its place."""
+        return is_there(self._directory) or self._fresh_directory.exists()
+
     def _open(self, directory: Path) -> ConfigStore:
-        return ConfigStore(directory)
+        try:
+            return ConfigStore(directory)
+        except BothDamagedError as error:
+            raise errors.error_for(errors.SPOOL_DAMAGED, error.detail) from None
 
     def _log_of(self, store: ConfigStore) -> GroupLog:
         return GroupLog(store.spool())
@@ -152,12 +160,12 @@ def damages(data: Path, stores: Sequence[str], map_bytes: int) -> list[str]:
         place = ConfigPlace(data) if name == CONFIG_FOLDER else SpoolPlace(data, name, map_bytes)
         if not place.is_there:
             found.append(f"store {name} is missing")
-        elif isinstance(place, SpoolPlace):
+        else:
             found += _damage_of(place)
     return found
 
 
-def _damage_of(place: SpoolPlace) -> list[str]:
+def _damage_of(place: SpoolPlace | ConfigPlace) -> list[str]:
     try:
         place.open()
     except UnavailableError as error:

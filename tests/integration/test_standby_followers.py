@@ -18,11 +18,13 @@ from angarium import errors
 from angarium_server.frames.frame import decoder, read
 from angarium_server.frames.shipping import VERSION, LeaseGiven, Meet, NotFollowed, ShipFiles, Whereabouts
 from angarium_server.watch import Watch
+from cluster.data.data_dir import CONFIG_FOLDER
 from cluster.data.node_file import NODE_FILE, NodeFile
 from cluster.standby import files
 from cluster.standby.followers import Followers, Terms
 from cluster.standby.places import SpoolPlace
 from cluster.standby.stores.opening import MANUAL_FILE
+from storage.config_store import COPY_FOLDER
 from storage.groups import GroupLog
 from storage.shipping.encoding import frames_to_standby
 from storage.shipping.receiving import Fresh
@@ -114,10 +116,10 @@ class Standby:
         await self.hears(socket)
         await until(lambda: store in self.followers.brought, "a store that is brought", LIMIT_S)
 
-    async def bring(self) -> None:
+    async def bring(self, meet: Meet = MEET) -> None:
         """Have a store here that once was where that of the primary is, which is away now."""
-        socket, _ = await self.follows()
-        await self.write(socket, "0")
+        socket, _ = await self.follows(meet)
+        await self.write(socket, meet.store)
         socket.close()
         await until(lambda: not self.followers.stores, "the end of the connection", LIMIT_S)
         await until(lambda: not self.followers._ending, "the end of the store", LIMIT_S)
@@ -305,6 +307,29 @@ def test_a_damaged_spool_is_brought_anew_unless_this_host_may_be_the_primary_by_
                 assert f"spool {file}: " in caplog.text
                 assert "angarium spool restore" not in caplog.text, "that is for a node that is alone"
             assert host.lacks == 1
+
+    run(test())
+
+
+def test_a_config_store_is_brought_anew_if_neither_of_its_files_can_be_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    meet = msgspec.structs.replace(MEET, store=CONFIG_FOLDER)
+
+    async def test() -> None:
+        async with standby(tmp_path) as host:
+            await host.bring(meet)
+            damage = b"?" * 20_000
+            for folder in (CONFIG_FOLDER, f"{CONFIG_FOLDER}/{COPY_FOLDER}"):
+                (tmp_path / folder / DATA_FILE).write_bytes(damage)
+            _, newest = await host.follows(meet)
+            assert newest == 0
+            assert host.followers.brought == set()
+            assert host.lacks == 1
+            assert (tmp_path / "damaged-config" / DATA_FILE).read_bytes() == damage
+            assert (
+                "The primary brings store config anew, and damaged-config keeps what was here" in caplog.text
+            )
 
     run(test())
 

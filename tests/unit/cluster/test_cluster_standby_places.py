@@ -9,6 +9,7 @@ import pytest
 
 from cluster.standby import places
 from cluster.standby.places import ConfigPlace, SpoolPlace, damages
+from storage.config_store import COPY_FOLDER
 from storage.spool import DATA_FILE, Table, remove_spool
 
 if TYPE_CHECKING:
@@ -63,3 +64,23 @@ def test_a_store_that_is_missing_is_as_bad_as_one_that_is_damaged(tmp_path: Path
     no_file = f"spool {tmp_path / 'spool' / '1' / DATA_FILE}: there is no such file"
     assert said == ["store config is missing", no_file, "store 2 is missing"]
     assert not (tmp_path / "spool" / "2").exists()
+
+
+def break_config(data: Path, files: list[str]) -> None:
+    for name in files:
+        (data / "config" / name / DATA_FILE).write_bytes(b"?" * 20_000)
+
+
+def test_a_config_store_whose_files_are_both_damaged_is_damaged_and_no_other(tmp_path: Path) -> None:
+    place = ConfigPlace(tmp_path)
+    place.open()
+    place.close()
+    assert damages(tmp_path, ["config"], 16 << 20) == []
+    break_config(tmp_path, [""])
+    assert damages(tmp_path, ["config"], 16 << 20) == [], "it is restored from its copy"
+    break_config(tmp_path, ["", COPY_FOLDER])
+    (said,) = damages(tmp_path, ["config"], 16 << 20)
+    assert said.startswith(f"config store {tmp_path / 'config' / DATA_FILE}: ")
+    for name in ("", COPY_FOLDER):
+        (tmp_path / "config" / name / DATA_FILE).unlink()
+    assert damages(tmp_path, ["config"], 16 << 20) == ["store config is missing"]
