@@ -146,7 +146,8 @@ LANE: Final = Metrics(
      again after a restart
     high_water_mark_messages, high_water_mark_bytes | gauge | messages, bytes | the most it ever held
     high_water_mark_mb | | MB | the same, as the controller shows it
-    oldest_position, newest_position | gauge | position | of its messages
+    oldest_position | gauge | position | of its oldest message; 0: it is empty
+    newest_position | gauge | position | of the message that came last, which may be gone
     oldest_stored_ms | gauge | wall time in ms | when its oldest message was spooled; 0: it is empty
     segments | gauge | number | pieces of the index
     consumer_flows, browser_flows | gauge | number | flows at the homes

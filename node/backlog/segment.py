@@ -206,6 +206,11 @@ class Segment:
         return self.first + self.count - 1
 
     @property
+    def oldest_position(self) -> int:
+        """The position of the first of its messages that is not gone."""
+        return self.first + len(self.state) - len(self.state.lstrip(bytes((GONE,))))
+
+    @property
     def has_state(self) -> bool:
         """Whether anything happened to it that a restart must know."""
         return self.live < self.count or self.tries is not None or self.dead is not None

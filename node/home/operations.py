@@ -543,6 +543,6 @@ def lane_metrics(held: HeldLane) -> dict[str, Any]:
         "bytes_staged": held.staged[1],
         "high_water_mark_messages": held.peak_messages,
         "high_water_mark_bytes": held.peak_bytes,
-        "oldest_position": 0 if oldest is None else oldest.first,
+        "oldest_position": 0 if oldest is None else oldest.oldest_position,
         "newest_position": held.accepted,
     }

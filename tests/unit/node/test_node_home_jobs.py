@@ -458,7 +458,7 @@ def test_figures_of_a_lane_have_the_names_that_operators_know() -> None:
         "total_bytes_spooled": sum(sizes),
         "confirmed_delivered": 4,
         "request_for_redelivery": 2,
-        "oldest_position": 1,
+        "oldest_position": 5,
         "newest_position": 30,
         "consumer_flows": 1,
     }
