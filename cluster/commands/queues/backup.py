@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: More producers and stages than are opened while a backup is made.
 NUMBERS_SKIPPED: Final = 1_000_000
+#: Kinds of objects that have the node connect to others.
+_REACHING: Final = ("link", "bridge", "webhook")
 #: Name in the archive of the spool of a worker; its number follows.
 _SPOOL_MEMBER: Final = "spool-"
 #: Where a backup is unpacked, in the data directory, which one process at a time has.
@@ -65,6 +67,8 @@ class Restored(NamedTuple):
     manifest: Manifest
     #: None if the data directory held nothing.
     replaced: Path | None
+    #: Links, bridges and webhooks that were switched off.
+    switched_off: int
 
 
 @contextlib.contextmanager
@@ -140,13 +144,16 @@ def read_manifest(file: Path) -> Manifest:
         raise errors.error_for(errors.SPOOL_DAMAGED, f"backup {file}: {error}") from None
 
 
-def restore(file: Path, data_dir: Path, tell: Callable[[str, int, int], None]) -> Restored:
+def restore(
+    file: Path, data_dir: Path, tell: Callable[[str, int, int], None], *, is_trial: bool = False
+) -> Restored:
     """Make the data directory hold what a backup holds; a node must not run on it.
 
     Args:
         file: made by `pack`.
         data_dir: made if it is not there.
         tell: called with (what is done, done, total).
+        is_trial: the node is to connect to nobody: what the one of the backup posts and passes on, that one does.
 
     Raises:
         ConflictError: a node runs on the directory (40902).
@@ -164,6 +171,7 @@ def restore(file: Path, data_dir: Path, tell: Callable[[str, int, int], None]) -
             _verify(fresh, lambda done, total: tell("verifying", done, total))
             data_id = _renew_id(fresh, manifest.workers)
             _skip_numbers(fresh / CONFIG_FOLDER)
+            switched_off = _switch_off(fresh / CONFIG_FOLDER) if is_trial else 0
             replaced = _put_aside(data.path)
             for folder in (CONFIG_FOLDER, SPOOL_FOLDER):
                 (fresh / folder).rename(data.path / folder)
@@ -173,7 +181,7 @@ def restore(file: Path, data_dir: Path, tell: Callable[[str, int, int], None]) -
         data.save(node_id=uuid.uuid4().hex, workers=manifest.workers, data_id=data_id)
         if data.fault:
             raise errors.error_for(errors.DISK_FULL, f"{data.path / NODE_FILE}: {data.fault}")
-    return Restored(manifest, replaced)
+    return Restored(manifest, replaced, switched_off)
 
 
 def spools_of(data_dir: Path) -> list[Path]:
@@ -226,6 +234,21 @@ def _skip_numbers(directory: Path) -> None:
         store.commit([Counter(COUNTER, store.load_counters().get(COUNTER, 1) + NUMBERS_SKIPPED)])
     finally:
         store.close()
+
+
+def _switch_off(directory: Path) -> int:
+    """Let the node connect to nobody; gives how many objects had it do that."""
+    store = ConfigStore(directory)
+    try:
+        found = [
+            one._replace(attributes={**(one.attributes or {}), "enabled": False})
+            for one in store.load()
+            if one.kind in _REACHING and (one.attributes or {}).get("enabled", True)
+        ]
+        store.commit(found)
+    finally:
+        store.close()
+    return len(found)
 
 
 def _put_aside(data_dir: Path) -> Path | None:

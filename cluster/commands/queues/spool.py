@@ -242,10 +242,13 @@ def back_up(*, admin: AdminOptions, file: Path, out: Output) -> None:
 
 @spool.command("restore")
 @click.argument("file", type=click.Path(exists=True, path_type=Path, dir_okay=False))
+@click.option(
+    "--trial", is_flag=True, help="Switch off links, bridges and webhooks: the node connects to nobody."
+)
 @yes_option
 @output_option
 @admin_options
-def restore(*, admin: AdminOptions, file: Path, yes: bool, out: Output) -> None:
+def restore(*, admin: AdminOptions, file: Path, trial: bool, yes: bool, out: Output) -> None:
     """Restore the backup FILE into the data directory of a stopped node; its old content is set aside."""
     from cluster.commands.queues import backup
 
@@ -253,7 +256,7 @@ def restore(*, admin: AdminOptions, file: Path, yes: bool, out: Output) -> None:
         raise errors.invalid("a backup is restored on the host of the node: run it there, with --data")
     confirm(f"restore {file} into {admin.data}, and set aside its present content", yes=yes)
     with progress("restore", None) as show:
-        done = backup.restore(file, admin.data, lambda _what, done, total: show(done, total))
+        done = backup.restore(file, admin.data, lambda _what, done, total: show(done, total), is_trial=trial)
     result = {
         "data": str(admin.data),
         "node": done.manifest.node,
@@ -261,4 +264,6 @@ def restore(*, admin: AdminOptions, file: Path, yes: bool, out: Output) -> None:
         "workers": done.manifest.workers,
         "replaced": None if done.replaced is None else str(done.replaced),
     }
+    if trial:
+        result["switched_off"] = done.switched_off
     out.one(result)

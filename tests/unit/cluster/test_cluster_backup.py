@@ -141,6 +141,25 @@ def test_a_fresh_data_directory_gets_everything_and_an_id_of_its_own(tmp_path: P
         spool.close()
 
 
+@pytest.mark.parametrize("is_trial", [False, True])
+def test_a_trial_connects_to_nobody(tmp_path: Path, is_trial: bool) -> None:
+    """Its webhooks would post again what the node has posted since."""
+    file = tmp_path / "node.backup"
+    with backup.parts_folder(file) as folder:
+        make_copies(folder)
+        store = ConfigStore(folder / "config")
+        for kind in ("link", "bridge", "webhook", "queue"):
+            store.commit([Change(kind, "default", name, {"enabled": name == "on"}) for name in ("on", "off")])
+        store.close()
+        backup.pack(folder, file, NODE.node, NODE.node_id, 2, lambda _done, _total: None)
+    done = backup.restore(file, tmp_path / "data", lambda *_: None, is_trial=is_trial)
+    assert done.switched_off == (3 if is_trial else 0)
+    store = ConfigStore(tmp_path / "data" / "config")
+    enabled = {change.kind for change in store.load() if (change.attributes or {}).get("enabled")}
+    store.close()
+    assert enabled == ({"queue"} if is_trial else {"link", "bridge", "webhook", "queue"})
+
+
 def test_what_was_there_is_put_aside_and_kept(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "spool" / "7").mkdir(parents=True)
