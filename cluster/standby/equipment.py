@@ -109,6 +109,11 @@ class Equipment:
         """Give the kind of the outside store."""
         return self._section.store
 
+    @property
+    def learns_of_lack(self) -> bool:
+        """Whether it hears that the other host went on without it: the operator does not tell it."""
+        return self._section.store != "manual" or self._section.required
+
     def look_for_damage(self) -> None:
         """Find out whether this host has what it is taken for: nobody has its stores open yet."""
         for damage in damages(self._data, files.Stores(self._data).names(), self._map_bytes):

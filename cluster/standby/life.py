@@ -35,6 +35,7 @@ from cluster.standby.promotion import (
     why_begun,
 )
 from cluster.standby.stores.disk import Probe, file_in
+from cluster.standby.stores.manual import PROMOTION_EPOCHS
 
 if TYPE_CHECKING:
     import ssl
@@ -308,7 +309,14 @@ class Life:
         """Tell whether an operator promoted this host although it may lack what was acknowledged."""
         named = noted_promotion(self._data)
         is_forced = self._promotion is not None and member.restorable is None
-        return is_forced or (named is not None and bool(named.cost))
+        if named is None or member.before is None:
+            return is_forced
+        is_sure = self._equipment.learns_of_lack or self._is_given_back(member.before)
+        return is_forced or bool(named.cost) or not is_sure
+
+    def _is_given_back(self, before: Standing) -> bool:
+        """Tell whether the primary before had stopped in order, with everything here; a name counts many epochs."""
+        return self._given_back in (before.epoch, before.epoch - PROMOTION_EPOCHS)
 
     def _why(self, followers: Followers) -> str:
         """Say why this host is the primary, as a clause."""
@@ -321,7 +329,7 @@ class Life:
         return why_begun(
             self._equipment.name,
             before.primary if before is not None else "",
-            is_given_back=before is not None and before.epoch == self._given_back,
+            is_given_back=before is not None and self._is_given_back(before),
             is_heard=followers.hears(time.monotonic()),
         )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cluster.data.node_file import read_node_file
 from tests.integration.manual_pair import Host, acts_with, pair_of
 from tests.waiting import wait_for
 
@@ -36,6 +37,36 @@ def test_a_standby_in_the_background_is_up_when_it_follows_and_is_stopped_as_a_n
     assert "is stopped" in said
     assert beta.status()["role"] == ""
     assert "was not running" in beta.run("down")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.requirement("R269")
+def test_a_host_that_is_named_is_the_same_node_only_if_the_other_one_stopped_in_order(
+    hosts: tuple[Host, Host],
+) -> None:
+    """Else that may have gone on alone: neighbours would take what is new for what they had from it."""
+    alpha, beta = hosts
+    alpha.up()
+    beta.up()
+    alpha.run("standby", "promote")
+    alpha.wait(acts_with(["alpha", "beta"]), "the primary, with its standby")
+    alpha.wait_ready()
+    node_id = read_node_file(alpha.data).node_id
+
+    beta.wait(lambda status: status["in_sync"] == ["alpha", "beta"], "a standby that knows that it has all")
+    alpha.run("down")
+    alpha.kill()
+    beta.run("standby", "promote")
+    beta.wait_ready()
+    assert read_node_file(beta.data).node_id == node_id
+
+    alpha.run("standby", "promote", "--host", "beta")
+    alpha.up()
+    alpha.wait(lambda status: status["in_sync"] == ["alpha", "beta"], "a standby that knows that it has all")
+    beta.kill()
+    alpha.run("standby", "promote")
+    alpha.wait(acts_with(["alpha"]), "the primary, alone")
+    wait_for(lambda: read_node_file(alpha.data).node_id, lambda found: found != node_id, "another id")
 
 
 @pytest.mark.long
