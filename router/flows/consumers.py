@@ -118,7 +118,7 @@ class Consumers:
         requests.register("session.note", NoteArguments, sessions.note)
         requests.register("session.keep", KeepArguments, sessions.keep)
         requests.register("session.share", ShareArguments, sessions.share)
-        Groups(self.endpoints, self.questions).register(requests)
+        Groups(self.endpoints, self.questions, ground.identity.node_id).register(requests)
 
     def _begin(self, work: Work) -> None:
         self.begin_work(work)

@@ -109,8 +109,9 @@ class PlanArguments(_Arguments, frozen=True, forbid_unknown_fields=True):
 class Groups:
     """Does what clients ask for reader groups."""
 
-    def __init__(self, endpoints: Endpoints, questions: LaneQuestions) -> None:
+    def __init__(self, endpoints: Endpoints, questions: LaneQuestions, node_id: str) -> None:
         self._endpoints = endpoints
+        self._node_id = node_id
         self._questions = questions
 
     def register(self, requests: Requests) -> None:
@@ -204,6 +205,7 @@ class Groups:
                 {
                     "name": endpoint.name,
                     "endpoint_id": endpoint.id,
+                    "node_id": self._node_id,
                     "lease_ms": lease_ms,
                     "lanes": [one for one in results if one[1] is not None],
                 }

@@ -79,6 +79,13 @@ async def read(group: ReaderGroup, client: Client, partition: int, start: int, e
     return found
 
 
+def test_a_group_knows_the_data_directory_in_which_its_positions_are(node: Node, queue: str) -> None:
+    with blocking.connect(node.url) as client:
+        client.create_queue(queue)
+        with client.reader_group(queue, "g") as group:
+            assert group.node_id == json.loads((node.data / "node.json").read_text())["node_id"]
+
+
 def test_a_group_plans_reads_and_acknowledges_a_queue_by_positions(node: Node, queue: str) -> None:
     async def test() -> None:
         async with connected(node) as client:

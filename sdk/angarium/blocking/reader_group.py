@@ -84,6 +84,8 @@ class ReaderGroup(Facade, Closing):
     """The name of the group."""
     endpoint_id = Mirrored[int]()
     """Of the queue: another queue of the same name has another one."""
+    node_id = Mirrored[str]()
+    """Of the node: one that was made anew, or restored, has another one, and gives positions again."""
     partitions = Mirrored[list[int]]()
     """The partitions of the queue when it was opened."""
     continued = Mirrored[bool]()

@@ -99,7 +99,9 @@ class QueueSource:
 
 def _acknowledge(group: ReaderGroup, last: Offset, done: list[Range]) -> None:
     """Acknowledge ranges of one queue; one that went back to it with an old lease is planned again before."""
-    if group.endpoint_id != last.endpoints[group.queue]:
+    from angarium.spark.offsets import is_anew
+
+    if group.endpoint_id != last.endpoints[group.queue] or is_anew(last, group.node_id):
         # Another queue of that name: the stream will say so, and nobody would use a lease that begins here.
         if not group.continued:
             group.release()

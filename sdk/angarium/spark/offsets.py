@@ -2,7 +2,7 @@
 
 An offset says of each queue which endpoint it was, and how far each partition is read:
 
-    {"version": 1, "node": "n1", "vpn": "default", "group": "spark-5f0c…",
+    {"version": 1, "node": "n1", "node_id": "6b0e…", "vpn": "default", "group": "spark-5f0c…",
      "endpoints": {"17": {"queue": "orders", "positions": {"0": 1201}, "messages": {"0": 1180}}},
      "starts": {"17": {"0": 901}},
      "begins": {"17": {"0": 1}}}
@@ -60,6 +60,8 @@ class Offset:
     begins: Mapping[Lane, int] = field(default_factory=dict)
     #: Where the batch starts that ends here; unknown if an earlier version planned it.
     starts: Mapping[Lane, int] = field(default_factory=dict)
+    #: With another one the node gives positions again; empty: an earlier version does not tell.
+    node_id: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Give what Spark writes into the checkpoint."""
@@ -74,6 +76,7 @@ class Offset:
         found: dict[str, Any] = {
             "version": VERSION,
             "node": self.node,
+            **({"node_id": self.node_id} if self.node_id else {}),
             "vpn": self.vpn,
             "group": self.group,
             "endpoints": endpoints,
@@ -116,6 +119,8 @@ def check(offset: Offset, now: Offset, configured_group: str | None) -> None:
     for what, was, has in (("node", offset.node, now.node), ("Message VPN", offset.vpn, now.vpn)):
         if was != has:
             raise _wrong(f"it is of {what} {was!r}, and the query reads from {what} {has!r}")
+    if is_anew(offset, now.node_id):
+        raise _wrong(f"node {now.node!r} was made anew or restored since then, and gives positions again")
     was_queues, has_queues = sorted(offset.endpoints), sorted(now.endpoints)
     if was_queues != has_queues:
         raise _wrong(f"it is of {_listed(was_queues)}, and option queue names {_listed(has_queues)}")
@@ -130,6 +135,11 @@ def check(offset: Offset, now: Offset, configured_group: str | None) -> None:
             f"it is of reader group {offset.group!r}, and option group is {configured_group!r}",
             f"set option group to {offset.group!r} or leave it out, or {_NEW_CHECKPOINT}",
         )
+
+
+def is_anew(offset: Offset, node_id: str) -> bool:
+    """Tell whether the node gives positions again that an offset names."""
+    return bool(offset.node_id and node_id) and offset.node_id != node_id
 
 
 class Range(NamedTuple):
@@ -235,7 +245,8 @@ def _parsed(raw: Mapping[str, Any]) -> Offset:
     endpoints = {queue: int(number) for number, queue in queues.items()}
     node, vpn, group = (str(raw[name]) for name in ("node", "vpn", "group"))
     counts = lanes("positions"), lanes("messages")
-    return Offset(node, vpn, group, endpoints, *counts, places("begins"), places("starts"))
+    node_id = str(raw.get("node_id", ""))
+    return Offset(node, vpn, group, endpoints, *counts, places("begins"), places("starts"), node_id)
 
 
 def _listed(queues: list[str]) -> str:

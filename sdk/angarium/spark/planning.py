@@ -67,6 +67,10 @@ class Group(Protocol):
     def endpoint_id(self) -> int:
         """The endpoint."""
 
+    @property
+    def node_id(self) -> str:
+        """Of the node."""
+
     def positions(self) -> Mapping[int, Any]:
         """Give a `Position` of each partition."""
 
@@ -266,14 +270,17 @@ class Planner:
 
     def _now(self) -> Offset:
         endpoints = {queue: held.group.endpoint_id for queue, held in self._held.items()}
-        return Offset(self._node.name, self._node.vpn, self._name, endpoints, {}, {})
+        node_id = next((held.group.node_id for held in self._held.values()), "")
+        return Offset(self._node.name, self._node.vpn, self._name, endpoints, {}, {}, node_id=node_id)
 
     def _check(self, offset: Offset) -> None:
         now = self._now()
         try:
             offsets.check(offset, now, self._wishes.group)
         except errors.AngariumError:
-            is_elsewhere = (offset.node, offset.vpn) != (now.node, now.vpn)
+            is_elsewhere = (offset.node, offset.vpn) != (now.node, now.vpn) or offsets.is_anew(
+                offset, now.node_id
+            )
             others = [one for one, number in now.endpoints.items() if offset.endpoints.get(one) != number]
             self._give_back(list(self._held) if is_elsewhere else others)
             raise
@@ -336,7 +343,8 @@ class Planner:
                     begins[lane] = one.oldest
                 positions[lane] = start.positions.get(lane, one.oldest)
         messages = {lane: start.messages.get(lane, 0) for lane in positions}
-        return replace(start, positions=positions, messages=messages, begins=begins)
+        node_id = self._now().node_id
+        return replace(start, positions=positions, messages=messages, begins=begins, node_id=node_id)
 
     # What is lost.
 

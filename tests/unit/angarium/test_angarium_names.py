@@ -43,7 +43,7 @@ NAMES: Final[dict[type, str]] = {
     angarium.Stage: PRODUCER + " error send_message id",
     producer_threads.Stage: PRODUCER + " id",
     angarium.ReaderGroup: GROUP,
-    group_threads.ReaderGroup: GROUP + " endpoint_id name queue",
+    group_threads.ReaderGroup: GROUP + " endpoint_id name node_id queue",
 }
 
 

@@ -124,8 +124,8 @@ class FakeNode:
     queue = "orders"
     partitions = (0,)
 
-    def __init__(self, node: str) -> None:
-        self.node = node
+    def __init__(self, node: str, node_id: str) -> None:
+        self.node, self.node_id = node, node_id
         self.deleted_below: dict[int, int] = {}
 
     def __enter__(self) -> FakeNode:
@@ -137,6 +137,8 @@ class FakeNode:
     def reader_group(self, *_: object, **__: object) -> FakeNode:
         return self
 
+    continued = True
+
     def positions(self) -> dict[int, Any]:
         return {0: SimpleNamespace(planned=11)}
 
@@ -145,16 +147,22 @@ class FakeNode:
 
 
 @pytest.mark.parametrize(
-    ("node", "vpn", "deleted_below"), [("n1", "default", {0: 11}), ("n2", "default", {}), ("n1", "test", {})]
+    ("node", "node_id", "vpn", "deleted_below"),
+    [
+        ("n1", "a", "default", {0: 11}),
+        ("n2", "b", "default", {}),
+        ("n1", "a", "test", {}),
+        pytest.param("n1", "b", "default", {}, id="made-anew"),
+    ],
 )
 def test_what_is_archived_is_deleted_at_its_own_node_only(
-    node: str, vpn: str, deleted_below: dict[int, int], monkeypatch: pytest.MonkeyPatch
+    node: str, node_id: str, vpn: str, deleted_below: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody who names another --url has a queue of that name and number there, with other messages."""
-    there = FakeNode(node)
+    there = FakeNode(node, node_id)
     monkeypatch.setattr(connecting, "open_client", lambda settings: there)
     lane = Lane("orders", 0)
-    end = Offset("n1", "default", "g", {"orders": 1}, {lane: 11}, {lane: 10}, {lane: 1})
+    end = Offset("n1", "default", "g", {"orders": 1}, {lane: 11}, {lane: 10}, {lane: 1}, node_id="a")
     source = archive.QueueSource({"queue": "orders", "group": "g", "vpn": vpn})
     source.acknowledge(None, json.dumps(end.to_json()))
     assert there.deleted_below == deleted_below

@@ -70,7 +70,10 @@ def test_a_group_asks_the_only_lane_of_a_queue(rig: Rig, client: FakeClient, que
     code, value = client.answer(number)
     epoch = epoch_of(value)
     assert value.pop("lanes")[0][1].items() >= {"oldest": 1, "next": 8, "continued": False}.items()
-    assert (code, value) == (0, {"name": "q", "endpoint_id": queue.id, "lease_ms": HOUR_MS})
+    assert (code, value) == (
+        0,
+        {"name": "q", "endpoint_id": queue.id, "node_id": "", "lease_ms": HOUR_MS},
+    )
     plan = client.request("group.plan", name="q", group="g", lanes=[[0, epoch, 1, 0]], messages=5, bytes=None)
     assert questions(home) == [(0, "plan", ["g", epoch, 1, 0, 5, 1 << 62])]
     assert plan == (0, [[0, [1, 6, 5, 500]]])

@@ -83,6 +83,8 @@ class ReaderGroup(Closing):
         self.name: Final = name
         #: Of the queue: another queue of the same name has another one.
         self.endpoint_id = 0
+        #: Of the node: one that was made anew, or restored, has another one, and gives positions again.
+        self.node_id = ""
         #: Partition -> epoch of its lease.
         self._epochs: dict[int, int] = {}
         #: Partitions that the group had leased before.
@@ -111,7 +113,7 @@ class ReaderGroup(Closing):
         opened: answers.GroupOpened = await self._ask(
             "open", {"lease_ms": round(lease_s * 1000)}, answers.decode_group, None
         )
-        self.endpoint_id = opened.endpoint_id
+        self.endpoint_id, self.node_id = opened.endpoint_id, opened.node_id
         self._epochs = {partition: figures.epoch for partition, figures in opened.lanes}
         self._continued = {partition: None for partition, figures in opened.lanes if figures.continued}
 

@@ -71,6 +71,8 @@ class GroupOpened(msgspec.Struct, frozen=True):
     endpoint_id: _Natural
     #: Of each partition.
     lanes: list[tuple[_Partition, GroupFigures]]
+    #: Of the node: with another one positions are given again. Empty: an earlier version does not tell.
+    node_id: str = ""
 
 
 class EndpointCreated(msgspec.Struct, frozen=True):

@@ -66,10 +66,11 @@ class FakePlanned:
 
 
 class FakeGroup:
-    def __init__(self, queue: FakeQueue, *, continued: bool) -> None:
+    def __init__(self, queue: FakeQueue, node_id: str, *, continued: bool) -> None:
         self._queue = queue
         self._continued = continued
         self.closed = False
+        self.node_id = node_id
 
     @property
     def endpoint_id(self) -> int:
@@ -136,6 +137,7 @@ class FakeGroup:
 
 class FakeNode:
     name = "n1"
+    node_id = "0f3a"
     vpn = "default"
 
     def __init__(self, **queues: FakeQueue) -> None:
@@ -147,7 +149,7 @@ class FakeNode:
             raise errors.error_for(errors.OBJECT_IN_USE, f"reader group {found.holder!r}")
         continued = found.holder == group
         found.holder, found.lease_s = group, lease_s
-        return FakeGroup(found, continued=continued)
+        return FakeGroup(found, self.node_id, continued=continued)
 
     def lapse(self, queue: str) -> None:
         found = self.queues[queue]
@@ -427,6 +429,35 @@ def test_a_checkpoint_of_another_broker_or_queue_is_refused() -> None:
     again = FakeNode(a=replace(node(a=3).queues["a"], endpoint_id=99))
     with pytest.raises(errors.InvalidRequestError, match="endpoint 99"):
         planner(again).tasks(INITIAL, first)
+
+
+@pytest.mark.parametrize("messages", [5, 30])
+def test_a_node_that_was_made_anew_is_another_one_also_with_the_same_name_and_numbers(messages: int) -> None:
+    """What it has at the positions of the checkpoint was never read, and would be skipped and deleted."""
+    before = node(a=10)
+    first = stored(planner(before).latest(INITIAL, Limit()))
+    later = node(a=messages)
+    later.node_id = "77c1"
+    for ask in (
+        lambda: planner(later).latest(first, Limit()),
+        lambda: planner(later).tasks(INITIAL, first),
+        lambda: planner(later).commit(first),
+    ):
+        with pytest.raises(errors.InvalidRequestError, match="node 'n1' was made anew or restored"):
+            ask()
+        assert later.queues["a"].holder is None
+    assert len(later.queues["a"].lanes[0].live) == messages
+
+
+def test_a_checkpoint_of_an_earlier_version_learns_which_node_it_is_of() -> None:
+    at = node(a=10)
+    first = stored(planner(at).latest(INITIAL, Limit()))
+    del first["node_id"]
+    query = planner(at)
+    query.tasks(INITIAL, first)
+    query.commit(first)
+    at.queues["a"].lanes[0].add(5)
+    assert query.latest(first, Limit())["node_id"] == at.node_id
 
 
 def test_a_query_that_is_refused_keeps_no_consumers_from_the_queue_that_is_not_its_own() -> None:
