@@ -169,6 +169,29 @@ def test_what_was_thrown_away_with_its_connection_does_not_count_for_max_message
     run(test())
 
 
+def test_what_was_handed_out_counts_for_max_messages_whatever_credit_was_given_back_for_it() -> None:
+    """A thread that is at work on a message while the connection is lost and made again asks for nothing meanwhile."""
+
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual", window=100, max_messages=4)
+        reader = SharedReader(cast("Portal", FakePortal()), flow._binding, {}, None, 0)
+        node.messages(1, 1, [b"1", b"2", b"3"])
+        first = [reader.next(0), reader.next(0)]
+        assert [message.payload for message in first if message is not None] == [b"1", b"2"]
+        node.lose()
+        node.connect()
+        await node.until(lambda: len(node.asked) == 2)
+        assert node.asked[1][1]["messages"] == 2
+        await node.steps()
+        node.messages(2, 1, [b"1", b"2"], counts=[1, 1])
+        again = [reader.next(0), reader.next(0)]
+        assert [message.payload for message in again if message is not None] == [b"1", b"2"]
+        assert reader.next(0) is None
+
+    run(test())
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_what_another_flow_gets_is_not_read_any_more(is_lost: bool) -> None:
     async def test() -> None:

@@ -81,8 +81,6 @@ class Binding:
         self.access_type = ""
         #: Of the bind that there is, or is tried.
         self.window = FlowWindow(options.window, options.window_bytes)
-        #: Messages that were taken through earlier binds, without those that were thrown away.
-        self._taken_before = 0
         self._was_bound = False
         self._opener = Opener(operations, self._bind, is_passing, self.fail_for_good)
         #: What is unread; all of it came through `_window`.
@@ -383,7 +381,6 @@ class Binding:
             found = self._take_unread(lambda one: one.window is window and is_lost(one.partition))
         messages = sum(one.messages for one in found)
         window.limit = min(window.limit + messages, UNLIMITED)
-        self._taken_before -= messages
         self.release(window, messages, sum(one.size_bytes for one in found))
         return found
 
@@ -407,16 +404,23 @@ class Binding:
         """
         options = self.options
         self._registry.pop(self.window, None)
-        self._taken_before += self.window.taken_messages
-        limit = UNLIMITED
-        if options.max_messages is not None:
-            limit = max(options.max_messages - self._taken_before, 0)
-        window = self.window = self._outcomes.window = FlowWindow(options.window, options.window_bytes, limit)
+        with self.guard:
+            window = FlowWindow(options.window, options.window_bytes, self._limit())
+            self.window = self._outcomes.window = window
         self._registry[window] = self
         arguments = options.arguments(self.name)
         await self._operations.ask(
             lambda session: session.guaranteed.bind(window, arguments, self._bound), self._unbind_late
         )
+
+    def _limit(self) -> int:
+        """Give how many messages may come through the next bind; what is left of earlier ones is the node's again."""
+        for reader in self.readers:
+            reader.drop()
+        if self.options.max_messages is None:
+            return UNLIMITED
+        handed = sum(reader.handed for reader in (*self.readers, self.reader))
+        return max(self.options.max_messages - handed, 0)
 
     def _bound(self, bound: FlowBound) -> None:
         """Take over what the node says of the flow; it comes before anything that happens to it."""

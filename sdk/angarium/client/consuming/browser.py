@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from angarium.client.consuming.binding import Binding
-from angarium.client.protocol.flow_window import spool_size
+from angarium.client.protocol.flow_window import UNLIMITED, spool_size
 from angarium.client.protocol.messages import GuaranteedDelivery
 
 if TYPE_CHECKING:
@@ -73,10 +73,9 @@ class Browser(Binding):
         self.release(delivery.window, len(left_out), spool_size(left_out))
         return _part(delivery, start, stop)
 
-    async def _bind(self) -> None:
-        # The node counts from the oldest again: all that is wanted, with what was seen.
-        self._taken_before = -self.window.taken_messages
-        await super()._bind()
+    def _limit(self) -> int:
+        """Give all that is wanted, with what was seen: the node counts from the oldest again."""
+        return UNLIMITED if self.options.max_messages is None else self.options.max_messages
 
     def _bound(self, bound: FlowBound) -> None:
         if bound.endpoint_id != self._endpoint_id:

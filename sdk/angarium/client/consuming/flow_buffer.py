@@ -72,6 +72,8 @@ class FlowReader:
         self._at = 0
         #: Its first row whose credit was not given back; at most `_at`.
         self._released = 0
+        #: Rows of earlier deliveries that were handed out.
+        self._handed = 0
         self._release_step: Final = max(window_messages // RELEASES_PER_WINDOW, 1)
 
     @property
@@ -85,12 +87,17 @@ class FlowReader:
         delivery = self._open
         return 0 if delivery is None else len(delivery.rows) - self._at
 
+    @property
+    def handed(self) -> int:
+        """Rows that were ever handed out."""
+        return self._handed + self._at
+
     def advance(self) -> bool:
         """Have a row to hand out; give False if there is none."""
         while self._open is None or self._at >= len(self._open.rows):
             self.give_back()
+            self.drop()
             self._open = self._source()
-            self._at = self._released = 0
             if self._open is None:
                 return False
         return True
@@ -126,12 +133,14 @@ class FlowReader:
         delivery, at = self._open, self._at
         if delivery is None or not leaves(delivery):
             return []
-        self._open = None
+        self.drop()
         return [Unread(delivery, at)] if at < len(delivery.rows) else []
 
     def drop(self) -> None:
         """Throw away the rest of the delivery that is read, with its credit."""
         self._open = None
+        self._handed += self._at
+        self._at = self._released = 0
 
     def validate(self) -> None:
         """Check the sentences above."""
