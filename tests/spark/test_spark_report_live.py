@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -128,12 +129,20 @@ def test_a_batch_is_on_disk_before_spark_is_told_that_it_is_done(
         assert synced >= made | folders | {tmp_path}
 
 
-def test_a_report_goes_on_with_windows_of_its_own_width_only(spark: SparkSession, tmp_path: Path) -> None:
-    """Messages of a minute would be taken for those of ten seconds."""
-    live = LiveOptions(checkpoint=str(tmp_path))
-    step(LiveReport(spark, ReportOptions(window_s=60), live), frame(spark, rows([1])), 0)
-    with pytest.raises(errors.InvalidRequestError, match=r"windows of 60 s, not of 10 s.*--window 60"):
-        step(LiveReport(spark, ReportOptions(window_s=10), live), frame(spark, rows([2])), 1)
+def test_a_report_goes_on_by_the_rules_that_it_was_begun_with_only(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Messages of a minute would be taken for those of ten seconds, and a publisher for one that begins again."""
+    live, options = LiveOptions(checkpoint=str(tmp_path)), ReportOptions(window_s=60)
+    step(LiveReport(spark, options, live), frame(spark, rows([1])), 0)
+    for other, why in (
+        ({"window_s": 10}, r"begun with --window 60, not with --window 10 .go on with --window 60"),
+        ({"late_ms": 500}, r"with --late-after 60, not with --late-after 0\.5"),
+        ({"by_topic": True}, r"without --sequence-per-topic, not with --sequence-per-topic"),
+        ({"reorder": 9}, r"with --reorder 1000, not with --reorder 9"),
+    ):
+        with pytest.raises(errors.InvalidRequestError, match=why):
+            step(LiveReport(spark, replace(options, **other), live), frame(spark, rows([2])), 1)
 
 
 @pytest.mark.long  # what comes from a queue is counted below, and nothing of it is late

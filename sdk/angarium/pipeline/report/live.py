@@ -125,8 +125,16 @@ _COUNTS: Final = (
     "out_of_order",
     "highest",
 )
-#: The width of windows is NULL where a version of ours wrote that did not keep it.
-_META: Final = "spooled_max_ms bigint, behind bigint, window_s bigint"
+#: How messages are counted, which is NULL where a version of ours wrote that did not keep it.
+_RULES: Final = "window_s bigint, late_ms bigint, by_topic boolean, reorder bigint"
+_META: Final = f"spooled_max_ms bigint, behind bigint, {_RULES}"
+#: By which options of the command they are chosen, for a value of each.
+_OPTIONS: Final[tuple[Callable[[Any], str], ...]] = (
+    "with --window {}".format,
+    lambda late_ms: f"with --late-after {late_ms / 1000:g}",
+    lambda by_topic: f"{'with' if by_topic else 'without'} --sequence-per-topic",
+    "with --reorder {}".format,
+)
 _PARTS: Final = ("cells", "causes", "ledgers")
 #: The directory of the states, in that of the report.
 _STATES: Final = "report"
@@ -164,6 +172,8 @@ class LiveReport:
         self._spark = spark
         self._options = options
         self._window_s = options.window_s or WINDOW_S
+        #: As in `_RULES`.
+        self._rules = (self._window_s, options.late_ms, options.by_topic, options.reorder)
         self._live = live
         self._files = files_of(spark, live.checkpoint)
         #: Of the newest batch; after a start it is read.
@@ -205,7 +215,7 @@ class LiveReport:
         """Give the state that a batch starts from.
 
         Raises:
-            InvalidRequestError: its windows are of another width, so that no rate would be right (INVALID_ARGUMENT).
+            InvalidRequestError: it was counted by other rules, so that no figure would be right (INVALID_ARGUMENT).
         """
         if batch == 0:
             return _NOTHING
@@ -213,15 +223,18 @@ class LiveReport:
             return self._state
         meta = self._spark.read.schema(_META).parquet(literal(self._place(batch - 1, "meta"))).first()
         assert meta is not None, "each state has one row of this"
-        width_s = meta["window_s"]
-        if width_s not in (None, self._window_s):
-            raise errors.invalid(
-                f"the report in {self._live.checkpoint} has windows of {width_s} s, not of {self._window_s} s",
-                f"go on with --window {width_s}, or begin another report in another directory",
-            )
+        self._check_rules(meta[2:])
         places = {name: literal(self._place(batch - 1, name)) for name in _PARTS}
         parts = {name: self._spark.read.parquet(place) for name, place in places.items()}
         return _State(batch - 1, parts, meta["spooled_max_ms"], meta["behind"])
+
+    def _check_rules(self, kept: tuple[Any, ...]) -> None:
+        for was, now, shown in zip(kept, self._rules, _OPTIONS, strict=True):
+            if was not in (None, now):
+                raise errors.invalid(
+                    f"the report in {self._live.checkpoint} was begun {shown(was)}, not {shown(now)}",
+                    f"go on {shown(was)}, or begin another report in another directory",
+                )
 
     def _write(self, found: DataFrame, before: _State, batch: int) -> _State:
         past_ms = before.spooled_max_ms
@@ -241,7 +254,7 @@ class LiveReport:
             ),
         }
         written = {name: self._written(part, batch, name) for name, part in parts.items()}
-        meta = self._spark.createDataFrame([(latest_ms, behind, self._window_s)], _META)
+        meta = self._spark.createDataFrame([(latest_ms, behind, *self._rules)], _META)
         self._written(meta, batch, "meta")
         self._files.sync(entry.path for entry in walk(self._files, f"{_STATES}/{batch}"))
         return _State(batch, written, latest_ms, behind)
