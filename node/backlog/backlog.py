@@ -622,12 +622,19 @@ class Backlog:
         if newest <= self.newest:
             return
         first, self.newest = self.newest, newest
-        # What is older than the one before is out, or was removed when that one came.
+        # What is older than the one before is out, or was removed when that one came, or `Lifetimes.follow` removes it.
         for segment, start, stop in self.segments.slices(first, newest - 1):
-            for i, j, state in list(runs_of(segment.state, start, stop)):
-                if state in (READY, HELD):
-                    self.statistics["replaced"] += j - i
-                    self.remove(segment, i, j, state)
+            self._replace(segment, start, stop)
+
+    def replace_in(self, segment: Segment) -> None:
+        """Of a last-value lane: remove what of a segment is older than the newest message, as `replace_older` does."""
+        self._replace(segment, 0, min(max(self.newest - segment.first, 0), segment.count))
+
+    def _replace(self, segment: Segment, start: int, stop: int) -> None:
+        for i, j, state in list(runs_of(segment.state, start, stop)):
+            if state in (READY, HELD):
+                self.statistics["replaced"] += j - i
+                self.remove(segment, i, j, state)
 
     def purge(self) -> int:
         """Remove everything; gives how many messages that were."""

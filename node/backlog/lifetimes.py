@@ -7,7 +7,8 @@ restart; the third is not stored and counts on the monotonic clock.
 
 The times of an endpoint are applied here and not stored with the message, so a changed setting also counts for
 messages that are spooled. They follow it in steps, and nothing expires, becomes due or goes out meanwhile, by the times
-of before (`is_behind`). An expired message that is out stays out: if it comes back it is dead.
+of before (`is_behind`). So they do if the endpoint is to keep the last value alone from then on: all but the newest go.
+An expired message that is out stays out: if it comes back it is dead.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ ROW_STEPS: Final = 250
 DUE_STEPS: Final = 1_000
 #: Messages of a segment that are served at once.
 SERVED_ROWS_MAX: Final = 1_000
-#: What settings say of the times of all messages; a redelivery delay begins when it is needed.
-_times_of: Final = attrgetter("respect_ttl", "max_ttl_s", "delivery_delay_ms")
+#: What settings say of all messages that are there; a redelivery delay begins when it is needed.
+_said_of_all: Final = attrgetter("respect_ttl", "max_ttl_s", "delivery_delay_ms", "last_value")
 
 
 class Effort(Protocol):
@@ -161,8 +162,8 @@ class Lifetimes:
         return [self.due_ms(segment, i) for i in range(segment.count)] if delay_ms else segment.due
 
     def apply_settings(self, before: LaneSettings, wall_ms: int) -> None:
-        """Follow settings; mostly they say of times what those before said."""
-        if _times_of(before) == _times_of(self._backlog.settings):
+        """Follow settings; mostly they say of all messages what those before said."""
+        if _said_of_all(before) == _said_of_all(self._backlog.settings):
             self.follow_held(wall_ms)
             return
         self._only_held = False
@@ -193,6 +194,10 @@ class Lifetimes:
         self.is_behind, self._only_held = False, True
 
     def _follow(self, segment: Segment, wall_ms: int) -> None:
+        if self._backlog.settings.last_value:
+            self._backlog.replace_in(segment)
+            if not segment.live:
+                return
         self.watch(segment)
         if HELD in segment.state:
             for i, j in _spans([i for i, due_ms in enumerate(self._dues(segment)) if due_ms <= wall_ms]):

@@ -341,10 +341,9 @@ class Lane:
         if settings.retains != before.retains:
             self.retained = self._make_retained(settings)
         self._backlog.settings = settings
-        self._lifetimes.apply_settings(before, wall_ms)
         if settings.last_value and not before.last_value:
-            self._backlog.newest = 0
-            self._backlog.replace_older(min(self.next_position - 1, self._lifetimes.filtered_upto))
+            self._backlog.newest = min(self.next_position - 1, self._lifetimes.filtered_upto)
+        self._lifetimes.apply_settings(before, wall_ms)
         return [*self._consumers.apply_settings(), *self.leasing.follow_consumers(wall_ms)]
 
     def _make_retained(self, settings: LaneSettings) -> Retained | None:

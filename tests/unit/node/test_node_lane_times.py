@@ -392,6 +392,35 @@ def test_messages_follow_other_times_in_steps_and_nothing_goes_out_between_them(
     assert [one.live for one in segments] == [0 if "max_ttl_s" in change else 2] * 100
 
 
+def test_a_full_queue_becomes_a_last_value_queue_in_steps_and_nothing_older_goes_out_between_them(
+    make: type[Driver],
+) -> None:
+    """Of 400,000 messages that came one by one it took as long as a worker may hang, and so did every next worker."""
+    driver = make(access_type="non-exclusive")
+    driver.bind(1, messages=1)
+    driver.fill(1)
+    assert driver.deliver() == {1: [1]}
+    for _ in range(99):
+        driver.fill(1)
+    driver.effort.left = 5 * SEGMENT_STEPS
+    driver.configure(last_value=True)
+    assert driver.lane.stats()["replaced"] < 10, "one step looks at a few segments"
+    driver.bind(2)
+    while driver.lane.wants_effort:
+        assert not driver.lane.may_rest
+        driver.fill(1)
+        assert driver.deliver() == {}
+        driver.effort.left = 5 * SEGMENT_STEPS
+        driver.tick()
+    driver.effort.left = 1 << 40
+    newest = driver.lane.next_position - 1
+    assert newest > 110, "it went on in more than ten steps"
+    assert driver.deliver() == {2: [newest]}
+    assert driver.positions() == [1, newest]
+    driver.settle(1, FAILED, (1, 1))
+    assert driver.positions() == [newest]
+
+
 @pytest.mark.parametrize("who", ["consumer", "lease"])
 def test_held_messages_are_let_go_in_steps_for_who_asks_for_the_order(
     make: type[Driver], watched: list[Segment], who: str
