@@ -135,10 +135,11 @@ class Repacking:
         chosen: list[Block] = []
         rows = size = 0
         while self.sparse and not _is_step(chosen, rows, size):
-            block = self._blocks.get(next(iter(self.sparse)))
+            block_id = next(iter(self.sparse))
+            block = self._blocks.get(block_id)
             if block is not None and not self._blocks.is_on_disk(block):
                 break
-            self.sparse.popitem() if block is None else self.sparse.pop(block.id)
+            del self.sparse[block_id]
             if block is not None:
                 chosen.append(block)
                 rows += sum(segment.count for segment in block.segments)

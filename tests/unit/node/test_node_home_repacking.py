@@ -195,6 +195,28 @@ def test_the_rest_of_a_block_that_lost_most_of_its_messages_is_packed_anew() -> 
     assert received(driven, flow) == [BIG] * 7
 
 
+def test_a_block_that_is_gone_before_its_turn_keeps_no_other_from_being_packed_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing more is lost in these, they would take their room on disk for as long as one message is left."""
+    monkeypatch.setattr(repacking, "STEP_BLOCKS", 1)
+    driven = started()
+    flow = driven.bind()
+    for _ in range(5):
+        driven.store(([LANE], [row_of(i, BIG) for i in range(100)]))
+        driven.settle_down()
+    driven.settle(flow, *((first, first + 98) for first in range(1, 501, 100)))
+    while not driven.home.stats()["sparse_blocks"]:
+        driven.tick()
+        driven.pass_time(0.01)
+        driven.write()
+    driven.settle(flow, (200, 200))
+    driven.settle_down(5.0)
+    assert driven.home.stats()["messages_spooled"] == 4
+    assert driven.home.stats()["repacked_blocks"] == 4
+    assert driven.disk.size_bytes() < 10 * len(BIG)
+
+
 def test_a_block_of_two_lanes_keeps_what_either_has() -> None:
     driven = started()
     flows = [driven.bind(LANE), driven.bind(OTHER)]
