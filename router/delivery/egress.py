@@ -8,6 +8,7 @@ queues together; over it, the session that holds most loses its oldest.
 
 from __future__ import annotations
 
+import heapq
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,8 @@ ANSWER_OVERHEAD_BYTES: Final = 128
 #: Batches up to this size share a frame with others that leave at the same time: larger ones cost little for their
 #: size, and to copy them would be dear.
 SMALL_BYTES: Final = 4_096
+#: What is dropped beyond the budget of the node at most: small messages of that many bytes take some milliseconds.
+SPARE_BYTES_MAX: Final = 512 << 10
 
 
 def classes_of(delivery: Delivery) -> int:
@@ -163,16 +166,19 @@ class Egress:
         self.discarded += dropped
 
     def _shrink(self) -> None:
-        """Drop from the longest queue until the budget is kept, with a tenth to spare so that this is rare."""
-        target = self._memory_max - self._memory_max // 10
+        """Drop from whoever holds most until the budget is kept, with some to spare so that this is rare."""
+        target = self._memory_max - min(self._memory_max // 10, SPARE_BYTES_MAX)
+        longest = [(-_held_bytes(session), turn, session) for turn, session in enumerate(self._backlogged)]
+        heapq.heapify(longest)
         while self.queued_bytes > target:
-            session = max(self._backlogged, key=_held_bytes)
+            _, turn, session = longest[0]
             assert session.egress is not None
             queue = max(session.egress.queues, key=lambda q: q.bytes)
             before = queue.bytes
             self._count_discard(session, queue.drop_oldest(self.queued_bytes - target))
             self.queued_bytes += queue.bytes - before
             self._settle(session)
+            heapq.heapreplace(longest, (-_held_bytes(session), turn, session))
 
     def _settle(self, session: Session) -> None:
         assert session.egress is not None

@@ -109,6 +109,29 @@ def test_over_the_budget_of_the_node_whoever_holds_most_loses(make_node: Any) ->
     assert 5 <= len(hog.payloads()) <= 10
 
 
+def test_over_the_budget_of_the_node_it_does_not_look_at_all_queues_for_each_message_that_is_lost(
+    make_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand clients that were behind with small messages held the router up until it was taken for hung."""
+    node = make_node(1, egress_memory_bytes=4 << 20)
+    clients = [node.client(credit=[0, 0]) for _ in range(50)]
+    egress, sessions = node.router.egress, list(node.router.sessions.by_routing_id.values())
+    looks: list[int] = []
+
+    def held_bytes(session: Any) -> int:
+        looks.append(session.egress.bytes)
+        return looks[-1]
+
+    monkeypatch.setattr("router.delivery.egress._held_bytes", held_bytes)
+    batch = wire.pack([[0, "a", 0, None, None, b"x"]])
+    while not egress.discarded:
+        for session in sessions:
+            egress.offer(session, plain_delivery(1, batch, wire.CLASS_COS1, None), node.now)
+    assert len(looks) <= len(clients) + egress.discarded
+    held = [session.egress.messages for session in sessions]
+    assert max(held) - min(held) <= 2, "whoever holds most loses"
+
+
 def test_a_client_that_is_behind_for_seconds_is_shown_as_slow(node: WiredNode) -> None:
     slow, publisher = node.client(credit=[0, 0], client_name="s"), node.client()
     slow.subscribe("a")
