@@ -175,7 +175,7 @@ class LaneChanges:
         """Remove all messages of a lane up to a position, at least what is accepted; gives how many it had."""
         assert upto >= held.accepted
         messages = held.lane.purge()
-        held.floor = upto + 1
+        held.floor = max(held.floor, upto + 1)  # an operator may purge what was just emptied
         self._lanes.rows[held] = None
         if held.stored < held.tail:
             self._writing.hold_back(held, held.accepted)

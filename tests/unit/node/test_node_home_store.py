@@ -433,6 +433,20 @@ def test_another_generation_empties_a_lane_and_positions_go_on() -> None:
     assert on_disk(driven)["blocks"] == 1
 
 
+def test_a_purge_right_behind_another_generation_lets_nothing_of_the_one_before_in() -> None:
+    """The worker ended: what was on its way to disk belonged to no block any more, and came into the lane."""
+    driven = started()
+    driven.store(([LANE, OTHER], rows_of(1)))
+    driven.lanes({LANE: settings_of("q")}, generation=2)
+    driven.home.request("endpoint.purge", {"lane_id": LANE}, driven.now, driven.wall_ms)
+    flow = driven.bind(LANE)
+    driven.settle_down(0.1)
+    assert driven.totals[LANE] == [0, 0, 0, 0]
+    driven.store(([LANE], rows_of(1)))
+    driven.settle_down()
+    assert driven.delivered[flow].order == [2]
+
+
 def test_changed_settings_are_in_force_and_durable() -> None:
     driven = started()
     driven.lanes({LANE: settings_of("q", max_redeliveries=1, dead_message_queue="")})
