@@ -374,8 +374,9 @@ class Writing:
                     write.changes.append((Table.STAGED, staged, None))
                 self._add_segment(write, held, segment, is_synced=not store.is_relaxed)
             else:
-                # Nothing else on disk says that its positions were given.
+                # Nothing else on disk says that its positions were given. Its lane may not have been asked since.
                 write.seen.setdefault(held, 0)
+                self.discard(segment, now)
         return kept
 
     def _add_staged(self, write: Write, store: Store) -> bool:

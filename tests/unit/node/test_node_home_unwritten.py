@@ -49,6 +49,31 @@ def test_other_lanes_are_told_late_and_not_never() -> None:
     assert driven.stored == 2
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_what_is_settled_right_before_its_write_is_told_to_be_gone_and_all_behind_it_too(
+    *, is_full: bool
+) -> None:
+    """A write that has ended is followed by the next one at once, before the lane is asked what it lost."""
+    driven = begun()
+    flow, other = driven.bind(), driven.bind(OTHER)
+    driven.store(([LANE], rows_of(1)), relaxed=True, file=4)
+    driven.settle_down(0.05)
+    driven.pass_time(0.5)
+    driven.settle(flow, (1, 1))
+    driven.disk.is_full = is_full
+    assert driven.write()
+    driven.disk.is_full = False
+    driven.settle_down(2.0)
+    assert driven.stored == 1
+    assert driven.totals[LANE][:2] == [0, 0]
+    assert not driven.files
+    driven.store(([OTHER], rows_of(1)))
+    driven.settle_down()
+    driven.settle(other, (1, 1))
+    driven.settle_down(0.1)
+    assert driven.totals[OTHER][:2] == [0, 0]
+
+
 def test_an_operator_who_waits_does_not_wait_for_the_write_delay() -> None:
     driven = begun()
     flow = driven.bind()
