@@ -96,8 +96,9 @@ class FlowReader:
         """Have a row to hand out; give False if there is none."""
         while self._open is None or self._at >= len(self._open.rows):
             self.give_back()
-            self.drop()
+            self._handed += self._at
             self._open = self._source()
+            self._at = self._released = 0
             if self._open is None:
                 return False
         return True
