@@ -111,14 +111,20 @@ class Consumers:
         requests.register("endpoint.subscribe", FilterArguments, provisioning.subscribe)
         requests.register("endpoint.unsubscribe", FilterArguments, provisioning.unsubscribe)
         requests.register("endpoint.show", NameArguments, provisioning.show)
-        sessions = KeptSessions(self.endpoints, charged, self._begin, self.questions.ask, self.holders)
+        self._register_sessions(requests, charged)
+        Groups(self.endpoints, self.questions, ground.identity.node_id).register(requests)
+
+    def _register_sessions(self, requests: Requests, charged: ChargedAsks) -> None:
+        """Take what clients of gateways ask of their sessions."""
+        sessions = KeptSessions(
+            self.endpoints, charged, self._begin, self.questions.ask, self.holders, self.temporaries.ended
+        )
         requests.register("session.open", OpenArguments, sessions.open)
         requests.register("session.change", ChangeArguments, sessions.change)
         requests.register("session.close", CloseArguments, sessions.close)
         requests.register("session.note", NoteArguments, sessions.note)
         requests.register("session.keep", KeepArguments, sessions.keep)
         requests.register("session.share", ShareArguments, sessions.share)
-        Groups(self.endpoints, self.questions, ground.identity.node_id).register(requests)
 
     def _begin(self, work: Work) -> None:
         self.begin_work(work)

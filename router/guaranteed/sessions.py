@@ -121,6 +121,7 @@ class KeptSessions:
         begin_work: Callable[[Work], None],
         ask_lane: AskLane,
         holders: Holders,
+        on_ended: Callable[[Endpoint, float], None],
     ) -> None:
         self._endpoints = endpoints
         #: Asks the home of a lane.
@@ -129,6 +130,8 @@ class KeptSessions:
         self._holders = holders
         self._asks = asks
         self._begin_work = begin_work
+        #: Told of a session whose client has ended it.
+        self._on_ended = on_ended
 
     def open(self, session: Session, wish: OpenArguments, answer: Answer, _now: float) -> None:
         """Go on with the session of a client, or begin a new one.
@@ -204,7 +207,7 @@ class KeptSessions:
         size = self._endpoints.would_cost(texts, 1 if endpoint is None else 0)
         self._ask("session.change", session, arguments, answer, changed, size)
 
-    def close(self, session: Session, _wish: CloseArguments, answer: Answer, _now: float) -> None:
+    def close(self, session: Session, _wish: CloseArguments, answer: Answer, now: float) -> None:
         """End the session of a client with what it holds.
 
         Raises:
@@ -215,6 +218,7 @@ class KeptSessions:
             answer.give(None)
             return
         demand(session, endpoint, Level.CONSUME, "ending")
+        self._on_ended(endpoint, now)
         arguments = {"kind": QUEUE, "id": endpoint.id}
         self._ask("endpoint.delete", session, arguments, answer, answer.give)
 

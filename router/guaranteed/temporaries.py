@@ -4,6 +4,9 @@ R102 to R107: a temporary endpoint goes when its client unbinds or disconnects c
 unexpected disconnect it is kept for 60 s, in which the resumed session can bind again, and takes messages meanwhile.
 A router that starts knows no sessions, so every temporary endpoint has that time from then.
 
+A session that its client has ended goes then, however many others end at once: if the controller had no time for that
+it is asked again.
+
 A queue with `max_idle_s` goes when it had no flow for so long, since the last one, the start of the router, or a
 change of that time. The controller deletes; it is asked again until it has. Time is a parameter.
 """
@@ -34,6 +37,8 @@ class Temporaries:
         self._asks = asks
         #: Endpoint -> when it is deleted.
         self._unbound: dict[Endpoint, float] = {}
+        #: Those that their clients have ended, and nobody has gone on with.
+        self._ended: set[Endpoint] = set()
         #: When to look at them, within LOOK_S of the earliest of those; infinite if there are none.
         self._wake = float("inf")
 
@@ -46,13 +51,19 @@ class Temporaries:
 
     def changed(self, endpoint: Endpoint, before: Attributes, now: float) -> None:
         """An endpoint has other attributes."""
-        if endpoint.durable and before.get("max_idle_s") != endpoint.attributes.get("max_idle_s"):
+        is_other = before.get("max_idle_s") != endpoint.attributes.get("max_idle_s")
+        if endpoint.durable and is_other and endpoint not in self._ended:
             self._unbound.pop(endpoint, None)
             self._keep(endpoint, now)
 
+    def ended(self, endpoint: Endpoint, now: float) -> None:
+        """A session was ended by its client, which is about to leave; the controller is asked to delete it."""
+        self._ended.add(endpoint)
+        self._keep(endpoint, now)
+
     def bound(self, endpoint: Endpoint) -> None:
         """Its consumer is there."""
-        self._unbound.pop(endpoint, None)
+        self.gone(endpoint)
 
     def unbound(self, endpoint: Endpoint, now: float, *, wanted: bool) -> None:
         """Its consumer is gone, because it wanted to or not."""
@@ -66,6 +77,7 @@ class Temporaries:
     def gone(self, endpoint: Endpoint) -> None:
         """It was deleted."""
         self._unbound.pop(endpoint, None)
+        self._ended.discard(endpoint)
 
     def tick(self, now: float) -> float:
         """Have deleted whose time is over; gives when to call again, infinite if none is left."""
@@ -77,7 +89,9 @@ class Temporaries:
 
     def _keep(self, endpoint: Endpoint, now: float) -> None:
         """Begin the time of one without consumer, if it has one."""
-        kept_s = KEPT_S if not endpoint.durable else int(endpoint.attributes.get("max_idle_s") or 0)
+        kept_s = KEPT_S if not endpoint.durable else float(endpoint.attributes.get("max_idle_s") or 0)
+        if endpoint in self._ended:
+            kept_s = min(kept_s, AGAIN_S)
         if kept_s and not endpoint.flows:
             self._keep_until(endpoint, now + kept_s)
 
@@ -93,7 +107,8 @@ class Temporaries:
             "name": endpoint.name,
             "id": endpoint.id,
         }
-        operation = "endpoint.expire" if endpoint.durable else "endpoint.delete"
+        is_idle = endpoint.durable and endpoint not in self._ended
+        operation = "endpoint.expire" if is_idle else "endpoint.delete"
         # The deletion itself tells that it is done; without it the question comes again.
         self._asks.ask(operation, arguments, nothing)
 

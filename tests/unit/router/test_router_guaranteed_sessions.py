@@ -13,7 +13,7 @@ from cluster.catalog.catalog import Catalog
 from cluster.catalog.endpoints import ClientEndpoints
 from cluster.catalog.sessions import ChangeWish, ClientSessions, OpenWish, ShareWish
 from cluster.controller.switchboard.changes import request_of
-from router.guaranteed.temporaries import KEPT_S
+from router.guaranteed.temporaries import AGAIN_S, KEPT_S
 from router.sessions.kinds import GATEWAY
 from router.sessions.session import QUEUE_NAME_BYTES_MAX, Session, session_queue, share_queue
 from storage.config_store import Change
@@ -134,6 +134,43 @@ def test_a_session_is_opened_filled_bound_and_closed(world: World) -> None:
     assert again.request("session.close") == (0, None)
     assert world.queue is None
     assert again.request("session.close") == (0, None)
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_a_session_that_is_ended_goes_also_if_the_controller_had_no_time_for_that(
+    world: World, is_bound: bool
+) -> None:
+    """Of a fleet that ended all of its sessions at once some stayed until they expired, and took messages."""
+    client = world.client()
+    world.opened(client, expiry_s=1_000)
+    if is_bound:
+        client.bind(NAME)
+    world.controller.answers = False
+    client.ask("session.close")
+    refused = [errors.CONTROL_RATE_EXCEEDED, ""]
+    world.rig.asks.answered(2, False, refused, world.rig.now)
+    client.leave(wanted=True)
+    world.controller.answers = True
+    world.rig.advance(AGAIN_S - 1)
+    assert world.queue is not None
+    world.rig.advance(2)
+    assert world.queue is None
+    assert world.controller.asked[-1][0] == "endpoint.delete"
+
+
+def test_who_goes_on_with_a_session_that_was_to_be_ended_keeps_it(world: World) -> None:
+    client = world.client()
+    world.opened(client, expiry_s=1_000)
+    client.bind(NAME)
+    world.controller.answers = False
+    client.ask("session.close")
+    client.leave(wanted=True)
+    world.controller.answers = True
+    again = world.client()
+    assert world.opened(again, expiry_s=1_000)["present"]
+    again.bind(NAME)
+    world.rig.advance(2 * AGAIN_S)
+    assert world.queue is not None
 
 
 def test_the_router_is_told_of_filters_and_not_of_the_session(world: World) -> None:
