@@ -2,7 +2,8 @@
 
 A message is one event, with the message as JSON; rows that came together are handed over together for each stream.
 What a connection has not taken is bounded, for each stream and for all together: who reads too slowly is told so behind
-what waits, and ended, and nobody else loses anything.
+what waits, and ended, and nobody else loses anything. Until it has read that, it counts; if all have too much, its
+connection goes before a stream ends.
 
 No I/O; time is a parameter.
 """
@@ -36,11 +37,18 @@ _STREAM_BYTES: Final = 8
 class Outlet(Protocol):
     """The connection of a stream."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether there is nobody any more."""
+
     def send(self, data: bytes, /) -> None:
         """Have bytes leave soon."""
 
     def unsent(self) -> int:
         """Count the bytes that have not left."""
+
+    def drop(self) -> None:
+        """End the connection at once: what has not left is lost."""
 
 
 def event_of(row: Row, name: str = "", **more: Any) -> bytes:
@@ -81,9 +89,18 @@ class Stream:
             ended(error)
 
     @property
+    def is_over(self) -> bool:
+        """Tell whether nothing more comes."""
+        return self._ended is None
+
+    @property
     def unsent(self) -> int:
         """Give what waits for its client."""
-        return 0 if self._ended is None else self._outlet.unsent()
+        return 0 if self._outlet.is_gone else self._outlet.unsent()
+
+    def drop(self) -> None:
+        """Have nothing wait for it any more."""
+        self._outlet.drop()
 
 
 class Streams:
@@ -94,6 +111,8 @@ class Streams:
         self._bytes_max = bytes_max
         self._fan_outs: dict[str, FanOut[Stream, tuple[Stream, ...]]] = {}
         self._all: dict[Stream, None] = {}
+        #: Those that are not there any more, and whose clients have not read all.
+        self._left: dict[Stream, None] = {}
         #: By Message VPN: rows for which a turn had no time, each iterator at its first one.
         self._waiting: dict[str, deque[Iterator[Row]]] = {}
         #: Messages that streams were given, and streams that were ended because they were slow.
@@ -113,6 +132,7 @@ class Streams:
     def remove(self, stream: Stream) -> None:
         """Let it get nothing more."""
         del self._all[stream]
+        self._left[stream] = None
         for pattern in stream.filters:
             self._find(stream.vpn).remove(pattern, stream)
 
@@ -163,25 +183,37 @@ class Streams:
 
     def tick(self, now: float) -> None:
         """Say something to those that were quiet, and end who has most when all together have too much."""
-        total = 0
         for stream in self._all:
-            total += stream.unsent
             if now - stream.quiet_since >= QUIET_S:
                 self.slow += not stream.put(COMMENT, now)
-        if total > self._bytes_max:
-            for stream in sorted(self._all, key=lambda one: -one.unsent):
-                total -= stream.unsent
-                stream.end(error_for(errors.EGRESS_BLOCKED, "too much waits for all streams"))
-                self.slow += 1
-                if total <= self._bytes_max:
-                    break
+        self._left = {one: None for one in self._left if one.unsent}
+        self._relieve()
         for fan_out in self._fan_outs.values():
             fan_out.sweep(now)
+
+    def _relieve(self) -> None:
+        """If all together have too much, drop who has been told so, and end who has most."""
+        total = sum(one.unsent for one in (*self._all, *self._left))
+        for stream in sorted(self._left, key=_unsent_of, reverse=True) if total > self._bytes_max else ():
+            total -= stream.unsent
+            stream.drop()
+            if total <= self._bytes_max:
+                return
+        for stream in sorted(self._all, key=_unsent_of, reverse=True) if total > self._bytes_max else ():
+            total -= stream.unsent
+            self.slow += not stream.is_over
+            stream.end(error_for(errors.EGRESS_BLOCKED, "too much waits for all streams"))
+            if total <= self._bytes_max:
+                return
 
     def end_all(self, error: AngariumError) -> None:
         """Tell all why nothing more comes."""
         for stream in self._all:
             stream.end(error)
+
+
+def _unsent_of(stream: Stream) -> int:
+    return stream.unsent
 
 
 def _bytes_of(streams: tuple[Stream, ...]) -> int:
