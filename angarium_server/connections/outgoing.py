@@ -89,6 +89,8 @@ class Connection:
         #: None before there is an address, and in the end.
         self._socket: socket.socket | None = None
         self._is_connected = False
+        #: Whether anything came from the other side.
+        self._is_answered = False
         #: Addresses that were not tried, the next one first, how long each is tried, and until when this one is.
         self._places: list[Place] = []
         self._patience_s = CONNECT_S
@@ -222,11 +224,13 @@ class Connection:
             count = self._socket.recv_into(self._protocol.room())
         except _LATER:
             return False
-        except OSError:
-            count = 0
+        except OSError as error:
+            self._cut(error)
+            return True
         if not count:
             self._over(self._protocol.at_end())
             return True
+        self._is_answered = True
         messages: list[list[bytes]] = []
         try:
             self._protocol.received(count, messages)
@@ -241,6 +245,13 @@ class Connection:
         if replies := self._protocol.take_replies():
             self._write([replies])
         return True
+
+    def _cut(self, error: OSError) -> None:
+        """The connection broke, as that of those does who wait at the door of a node which hangs and is ended."""
+        if self._is_answered:
+            self._over(self._protocol.at_end())
+        else:
+            self._fail(f"nobody answers: {error.strerror or error}")
 
     def _over(self, why: str) -> None:
         code = errors.NOT_CONNECTED if self._protocol.is_open else errors.HANDSHAKE_FAILED

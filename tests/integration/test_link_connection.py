@@ -326,6 +326,18 @@ class TestWithoutANeighbour:
             assert [error.code for error in line.ends] == [errors.HANDSHAKE_FAILED]
             world.close()
 
+    def test_a_node_that_ends_before_it_said_a_word_is_away(self) -> None:
+        """One that hangs is killed: who has connected to it meanwhile is not told to look at the address."""
+        world = World()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            line = world.line(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+            for _ in range(5):
+                world.turn()
+            assert not line.ends
+        world.until(lambda: line.ends, "the end")
+        assert [error.code for error in line.ends] == [errors.CONNECT_FAILED]
+        world.close()
+
     def test_nothing_is_told_after_it_was_closed(self) -> None:
         world = World()
         line = world.line("tcp://127.0.0.1:1")
