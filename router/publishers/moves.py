@@ -22,6 +22,7 @@ from router.admission.judging import CopyTally, MoveTally, judge, lane_of
 from router.admission.streams import Store, add_group, tell_nacks
 from router.admission.transits import Amount
 from router.admission.verdict import Verdict
+from router.ground.ground import nothing
 from router.matching.rows import decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
 from router.sessions.producer import Memory, Nack
 
@@ -123,11 +124,12 @@ class Moves:
         self._held = [move for move in self._held if move.home != shard.index]
 
     def endpoint_gone(self, endpoint: Endpoint) -> None:
-        """Its lanes move nothing any more."""
+        """Its lanes move nothing any more: the homes forget what they have of the producers of those that did."""
         gone = dict.fromkeys(lane.lane_id for lane in endpoint.all_lanes())
         for lines in self._lines.values():
             for lane_id in gone:
-                lines.pop(lane_id, None)
+                if lines.pop(lane_id, None) is not None:
+                    self._gathering.ask(wire.INTERNAL_PRODUCER | lane_id, nothing, forget=True)
         self._held = [move for move in self._held if move.lane_id not in gone]
 
     def asked(self, frame: MoveFrame, shard: Shard, batches: list[bytes], now: float) -> None:

@@ -213,6 +213,21 @@ def test_a_source_that_is_deleted_meanwhile_is_not_answered(queues: PublishNode)
     assert queues.payloads("target") == [b"1"]
 
 
+def test_the_homes_forget_what_they_know_of_the_moves_of_a_source_that_is_deleted(
+    queues: PublishNode,
+) -> None:
+    """The target stays, as a dead message queue does: each queue that is deleted would leave a record with it."""
+    target = queues.homes[1].disk
+    move(queues, "source", to("target"), b"1")
+    queues.homes[1].commits = False
+    move(queues, "source", to("target"), b"2", first=2)
+    assert target.records
+    queues.drop("source")
+    queues.commit()
+    assert queues.payloads("target") == [b"1", b"2"]
+    assert target.records == {}
+
+
 def test_a_partition_that_is_closed_gives_its_rows_to_the_others_whatever_the_quota(
     make_publish_node: Any,
 ) -> None:
