@@ -120,6 +120,8 @@ class _Redrive(_Lane):
     selector: str | None = None
     limit: _Positive | None = None
     positions: Annotated[list[_Positive], Meta(min_length=1, max_length=POSITIONS_MAX)] | None = None
+    #: Only tell whether it may begin.
+    check: bool = False
 
 
 class _Move(_Redrive, kw_only=True):
@@ -454,16 +456,16 @@ class Operations:
 
     # -- jobs ------------------------------------------------------------------------------------------------
 
-    def _move(self, request: _Move) -> dict[str, int]:
+    def _move(self, request: _Move) -> dict[str, int] | None:
         kind = KIND_COPY if request.copy else KIND_MOVE
         return self._begin_move(self._whole_lane(request.lane_id), kind, request.target, request)
 
-    def _redrive(self, request: _Redrive) -> dict[str, int]:
+    def _redrive(self, request: _Redrive) -> dict[str, int] | None:
         return self._begin_move(self._whole_lane(request.lane_id), KIND_REDRIVE, None, request)
 
     def _begin_move(
         self, held: HeldLane, kind: str, target: tuple[str, str, str] | None, request: _Redrive
-    ) -> dict[str, int]:
+    ) -> dict[str, int] | None:
         settings = held.lane.settings
         if target == (settings.kind, settings.vpn, settings.name):
             raise errors.invalid(f"{settings.name!r} is source and target")
@@ -475,6 +477,8 @@ class Operations:
         job.select(request.selector)
         if request.positions is not None:
             job.pick(request.positions)
+        if request.check:
+            return None
         mover.job = job
         self._parts.jobs.add(job)
         return {"job": job.id}

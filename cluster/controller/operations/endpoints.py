@@ -41,6 +41,8 @@ from cluster.controller.switchboard.switchboard import ROUTER, Place
 from cluster.roster.table import WORKER
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.catalog.catalog import Catalog
     from cluster.catalog.producers import Producers
     from cluster.controller.switchboard.switchboard import AdminAsker, Asker, Handlers, Question, Switchboard
@@ -194,7 +196,7 @@ class EndpointOperations:
         asker: Asker,
         now: float,
     ) -> None:
-        """Begin a job at each home."""
+        """Begin a job at each home, or at none."""
         lanes = _lanes(self._find(request))
         if request.partition is None and len(lanes) > 1:
             for what, given in (("a limit needs", request.limit), ("positions need", request.positions)):
@@ -209,7 +211,42 @@ class EndpointOperations:
         def answer(found: list[Any]) -> dict[str, Any]:
             return {"jobs": [[worker, one["job"]] for worker, one in zip(workers, found, strict=True)]}
 
-        self._ask(lanes, operation, asked, answer, asker, now)
+        def begin() -> None:
+            self._ask(lanes, operation, asked, answer, asker, now)
+
+        if len(lanes) == 1:
+            begin()
+        else:
+            self._if_all_may(lanes, operation, {**asked, "check": True}, begin, asker, now)
+
+    def _if_all_may(
+        self,
+        lanes: dict[int, Place],
+        operation: str,
+        asked: dict[str, Any],
+        begin: Callable[[], None],
+        asker: Asker,
+        now: float,
+    ) -> None:
+        """Go on if no home refuses: else what others began would be done once more when it is tried again."""
+        gathering = self._board.gather(None, now, HOME_TIMEOUT_S)
+        gathering.takes_refusals = True
+        told = {
+            self._board.ask(place, operation, {"lane_id": lane, **asked}, gathering): place[1]
+            for lane, place in lanes.items()
+        }
+
+        def finish(answers: dict[int, Any]) -> None:
+            missing = [worker for number, worker in told.items() if number not in answers]
+            if gathering.refusals:
+                self._board.refuse(asker, *gathering.refusals[0])
+            elif missing:
+                self._board.refuse(asker, errors.HOME_NOT_READY, f"worker {missing[0]} did not answer")
+            else:
+                begin()
+
+        gathering.finish = finish
+        self._board.end_if_complete(gathering)
 
     def _show_jobs(self, request: arguments.JobArguments, asker: AdminAsker, now: float) -> None:
         for worker, _ in request.jobs:

@@ -252,13 +252,28 @@ def test_a_move_is_a_job_of_each_home(served: World, copy: bool) -> None:
     asked = [arguments for _, _, arguments in asked_of(seen)]
     which = {"selector": "x = 1", "limit": None, "positions": None}
     wanted = {"target": ["queue", "default", "q"], "copy": copy, **which}
-    assert asked == [{"lane_id": (4 << 10) + partition, **wanted} for partition in range(3)]
+    each = [{"lane_id": (4 << 10) + partition, **wanted} for partition in range(3)]
+    assert asked == [{**one, "check": True} for one in each]
+    seen = served.answer(seen, None, None, None)
+    assert [arguments for _, _, arguments in asked_of(seen)] == each
     assert replies(served.answer(seen, {"job": 8}, {"job": 9}, {"job": 7})) == [
         {"jobs": [[0, 8], [1, 9], [0, 7]]}
     ]
     seen = served.call(verb, name="p", target="q", positions=[3, 1], partition=1)
     ((_, _, arguments),) = asked_of(seen)
     assert (arguments["lane_id"], arguments["positions"]) == ((4 << 10) + 1, [3, 1])
+
+
+def test_a_move_that_one_home_refuses_begins_at_none(served: World) -> None:
+    """What the others had begun would be copied once more when it is tried again."""
+    seen = served.call("endpoints.copy", name="p", target="q")
+    first, second, third = [effect for effect in seen if isinstance(effect, c.Request)]
+    assert [arguments.get("check") for _, _, arguments in asked_of(seen)] == [True] * 3, "nothing has begun"
+    served.do(served.controller.answered(first.number, None))
+    served.do(served.controller.refused(second.number, errors.OBJECT_IN_USE, "job 7 still works on it"))
+    seen = served.do(served.controller.answered(third.number, None))
+    assert requests(seen) == []
+    assert replies(seen) == [[errors.OBJECT_IN_USE, "job 7 still works on it"]]
 
 
 def test_a_redrive_is_a_job_without_a_target(served: World) -> None:

@@ -274,9 +274,11 @@ def test_dead_messages_and_a_job_take_turns() -> None:
 def test_one_job_at_a_time_works_on_a_lane() -> None:
     driven, targets = filled(10)
     first = driven.ask("endpoint.move", lane_id=LANE, target=TARGET)["job"]
-    with refused_with(errors.OBJECT_IN_USE):
-        driven.ask("endpoint.redrive", lane_id=LANE)
+    for check in (False, True):
+        with refused_with(errors.OBJECT_IN_USE):
+            driven.ask("endpoint.redrive", lane_id=LANE, check=check)
     targets.run(first)
+    assert driven.ask("endpoint.redrive", lane_id=LANE, check=True) is None, "it may begin, and has not"
     targets.run(driven.ask("endpoint.redrive", lane_id=LANE)["job"])
 
 
