@@ -11,6 +11,7 @@ from node.home.lanes.jobs import ENDED_MAX, STEP_ROWS
 from node.home.operations import EXAMINED_MAX, PUBLISHED_MAX
 from node.home.spool import layout
 from storage.spool import Table
+from tests.unit.node.adopting_home import LANES, new_home
 from tests.unit.node.driven_home import (
     DMQ,
     LANE,
@@ -500,6 +501,25 @@ def test_a_backup_is_made_when_everything_before_it_is_on_disk() -> None:
     backup.end()
     assert driven.ask("job", job=job)["state"] == "done"
     assert driven.home.operations.take_backups() == []
+
+
+@pytest.mark.requirement("R97")
+def test_a_backup_is_made_when_all_lanes_are_here() -> None:
+    """The spool of a worker that left is in none, and neither would its messages be."""
+    old, _ = filled(30)
+    driven, _ = new_home(old.disk)
+
+    def expect_refused() -> None:
+        with refused_with(errors.HOME_NOT_READY):
+            driven.ask("spool.backup", directory="/somewhere")
+
+    driven.start(ROUTER + 1)
+    expect_refused()  # it does not know yet which lanes it has
+    driven.lanes(LANES, complete=True)
+    expect_refused()
+    driven.settle_down(1.0)
+    assert driven.totals[LANE][0] == 30
+    assert driven.ask("spool.backup", directory="/somewhere")["job"]
 
 
 def test_the_figures_of_the_spool_are_shown() -> None:
