@@ -7,6 +7,7 @@ import itertools
 import logging
 from functools import partial
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -333,6 +334,20 @@ def test_a_thread_waits_so_long_for_a_connection_behind_what_is_queued(router: R
         router.do(router.bind)
         client.flush(LIMIT_S)
     assert [row[5] for row in router.rows] == [b"1"]
+
+
+def test_a_thread_that_is_interrupted_while_it_publishes_can_go_on_publishing(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook, whose user stops a loop and begins another one with the same client."""
+    with blocking.connect(router.url) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(client._portal, "start", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                client.publish("a", b"1")
+        client.publish("a", b"2")
+        client.flush(LIMIT_S)
+    assert [row[5] for row in router.rows] == [b"1", b"2"]
 
 
 def publish_until_refused(client: blocking.Client, payloads: list[bytes]) -> int:

@@ -257,7 +257,11 @@ class Client(Closing):
 
     def _tell(self) -> None:
         self._is_told = True
-        self._portal.start(self._start_sending)
+        try:
+            self._portal.start(self._start_sending)
+        except BaseException:  # Ctrl+C, too: whoever goes on after it tells the thread of all that is queued.
+            self._is_told = False
+            raise
 
     def _start_sending(self) -> None:
         if self._task is None or self._task.done():

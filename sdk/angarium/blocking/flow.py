@@ -187,7 +187,11 @@ class SharedReader:
         self._queue.append(work)
         if not self._is_told:
             self._is_told = True
-            self._portal.post(self._carry_out)
+            try:
+                self._portal.post(self._carry_out)
+            except BaseException:  # Ctrl+C, too: the next one tells of all that is queued.
+                self._is_told = False
+                raise
 
     def _carry_out(self) -> None:
         """Tell the flow everything that is queued; runs in the client's thread."""

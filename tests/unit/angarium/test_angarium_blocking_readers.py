@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -165,6 +166,28 @@ def test_what_was_thrown_away_with_its_connection_does_not_count_for_max_message
             assert message is not None
             assert message.payload == payload
         assert reader.next(0) is None
+
+    run(test())
+
+
+def test_a_thread_that_is_interrupted_while_it_settles_can_go_on_settling() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual", window=1, ack_delay_ms=0)
+        portal = FakePortal()
+        reader = SharedReader(cast("Portal", portal), flow._binding, {}, None, 0)
+        node.messages(1, 1, [b"1"])
+        post, portal.post = portal.post, Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            reader.next(0)
+        portal.post = post  # type: ignore[method-assign]
+        with pytest.raises(errors.TimeoutExpiredError):
+            reader.next(0)
+        node.messages(1, 2, [b"2"])
+        message = reader.next(0)
+        assert message is not None
+        assert message.payload == b"2"
+        assert flow._binding.window.taken_messages == 2
 
     run(test())
 
