@@ -65,6 +65,9 @@ def prepare(data: DataDirectory, workers: int, *, accept_loss: bool = False) -> 
             )
         for index in missing:
             _log.error("spool %s is missing and is made anew: its messages are lost", spools / str(index))
+        if missing:
+            # Neighbours and checkpoints know by this id what they have; its positions are given again.
+            data.save(node_id=uuid.uuid4().hex)
         make_spools(data, workers, data_id)
         if store.load_counters().get(SPOOLS) != workers:
             store.commit([Counter(SPOOLS, workers)])

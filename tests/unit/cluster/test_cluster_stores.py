@@ -135,6 +135,21 @@ def test_whoever_accepts_the_loss_gets_new_stores_and_no_number_twice(data: Data
 
 
 @pytest.mark.requirement("R282")
+def test_a_node_with_a_spool_that_is_made_anew_is_another_one_for_who_knows_its_positions(
+    data: DataDirectory,
+) -> None:
+    """They are given again: a neighbour, or a query with a checkpoint, would take new messages for what it has."""
+    before = data.node.node_id
+    prepare(data, 2, accept_loss=True)
+    assert data.node.node_id == before, "nothing is missing"
+    prepare(data, 3)
+    assert data.node.node_id == before, "a spool of a worker that is new has nothing that was there before"
+    shutil.rmtree(data.path / "spool" / "1")
+    prepare(data, 3, accept_loss=True)
+    assert data.node.node_id not in ("", before)
+
+
+@pytest.mark.requirement("R282")
 def test_a_worker_opens_no_spool_that_is_missing_or_of_another_data_directory(data: DataDirectory) -> None:
     news = StartNews(lambda _: None)
     with pytest.raises(errors.InvalidRequestError, match="missing"):
