@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
     from angarium_server.tokens.config import TokenIssuer
     from angarium_server.tokens.keys import KeyRow
-
-_log = logging.getLogger("controller")
 
 
 def faults_of(issuers: list[TokenIssuer]) -> list[str]:

@@ -7,7 +7,6 @@ is asked for, what its headers say, who asks, its body. `cluster.http.requests` 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,8 +40,6 @@ LEAVE_S: Final = 2.0
 #: How often streams are looked at.
 LOOK_S: Final = 0.5
 
-_log = logging.getLogger(ROLE)
-
 
 class HttpServer:
     """The process at work."""
@@ -53,8 +50,6 @@ class HttpServer:
         Raises:
             InvalidRequestError: an address or a certificate cannot be used (40017).
         """
-        self._process = process
-        self._runtime = runtime
         self._turns = Turns(process, self._tick)
         self._carriers = VpnCarriers(
             Identity(runtime.local_secret, ROLE, process.index, process.incarnation),

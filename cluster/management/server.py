@@ -8,7 +8,6 @@ this operator may.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from functools import partial
@@ -74,8 +73,6 @@ INDEX: Final = {
     ],
 }
 
-_log = logging.getLogger(ROLE)
-
 
 class ManagementServer:
     """The management process at work."""
@@ -86,7 +83,6 @@ class ManagementServer:
         Raises:
             InvalidRequestError: an address or a certificate cannot be used (40017).
         """
-        self._process = process
         self._runtime = runtime
         self._settings = runtime.settings
         self._turns = Turns(process, lambda _: math.inf)

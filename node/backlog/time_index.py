@@ -84,12 +84,6 @@ class TimeIndex:
             heappop(heap)
         return heap[0] * GRANULARITY_MS if heap else None
 
-    def clear(self) -> None:
-        """Remove everything."""
-        self._buckets.clear()
-        self._heap.clear()
-        self.count = 0
-
     def validate(self) -> None:
         """Check what the comments on the attributes say."""
         assert all(self._buckets.values())

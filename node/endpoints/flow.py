@@ -12,7 +12,7 @@ No I/O, no clock; `node.endpoints.lane` has these.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from angarium import errors, wire
 from angarium_server.frames.homes import FlowEvent
@@ -132,22 +132,6 @@ class Flow:
         """Apply the limit of the endpoint."""
         own = self.options.max_unacked
         self.unacked_max = endpoint_max if own is None or own < 1 else min(endpoint_max, own)
-
-    def stats(self) -> dict[str, Any]:
-        """Give what operators see of it."""
-        return {
-            "flow": self.id,
-            "client": self.options.client,
-            "browser": self.is_browser,
-            "active": self.active,
-            "closing": self.closing_at is not None,
-            "selector": self.selector,
-            "messages_sent": self.messages_sent,
-            "bytes_sent": self.bytes_sent,
-            "messages_room": self.room(),
-            "unacked": self.out.count,
-            "max_unacked": self.unacked_max,
-        }
 
     def validate(self) -> None:
         """Check what the comments on the attributes say."""

@@ -42,7 +42,6 @@ class Reports:
         self._staging = parts.staging
         self._adoptions = parts.adoptions
         self._serving = parts.serving
-        self._aside = parts.changes.aside
         self._space = space
         self._incarnation = incarnation
         #: Whether the router knows our lanes: HOME was sent.

@@ -44,10 +44,9 @@ class _Node(NamedTuple):
 class Selector:
     """A compiled selector."""
 
-    __slots__ = ("_evaluate", "_least", "steps", "text")
+    __slots__ = ("_evaluate", "_least", "steps")
 
     def __init__(self, text: str, evaluate: _Evaluate) -> None:
-        self.text = text
         self._evaluate = evaluate
         self._least = STEPS_LEAST + len(text) * STEPS_PER_CHARACTER
         #: What the last message cost, in steps of about a nanosecond; never much less than it took.

@@ -70,7 +70,6 @@ class Consumers:
     ) -> None:
         """Begin without endpoints; `on_filter` is called with (VPN number, pattern) when a filter comes or goes."""
         counters, asks = ground.counters, requests.asks
-        self._counters = counters
         #: Begins with what takes several steps.
         self.begin_work: Callable[[Work], None] = do_at_once
         self._memory = memory

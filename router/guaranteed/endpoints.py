@@ -331,9 +331,9 @@ class Endpoint:
             if one.kind == wire.KIND_EXCEPTION and one.id >= number
         ]
 
-    def count(self, name: str, amount: int = 1) -> None:
-        """Add to one of its counters."""
-        self.counters[name] = self.counters.get(name, 0) + amount
+    def count(self, name: str) -> None:
+        """Add one to one of its counters."""
+        self.counters[name] = self.counters.get(name, 0) + 1
 
     @property
     def reader_group(self) -> str:

@@ -90,15 +90,15 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], width: int 
     return Lines(lines[0], lines[1:], [title(name).upper() for name in shown if name not in kept])
 
 
-def pairs(values: Mapping[str, Any], width: int | None = WIDTH, indent: str = "") -> list[str]:
+def pairs(values: Mapping[str, Any], width: int | None = WIDTH) -> list[str]:
     """Give names and values as two columns; a value that is long goes on below itself, folded at blanks."""
     names = max([cell_len(name) for name in values], default=0)
-    room = None if width is None else max(width - len(indent) - names - len(_GAP), _SENTENCE_WIDTH_MIN)
+    room = None if width is None else max(width - names - len(_GAP), _SENTENCE_WIDTH_MIN)
     lines = []
     for name, value in values.items():
         text = visible(cell(value, name)) or NOTHING
         for i, part in enumerate([text] if room is None else fold(text, room)):
-            lines.append(f"{indent}{_pad(name if i == 0 else '', names)}{_GAP}{part}")
+            lines.append(f"{_pad(name if i == 0 else '', names)}{_GAP}{part}")
     return lines
 
 

@@ -453,13 +453,6 @@ class Balancing:
                     (WORKER.name, move.target), "lane.copy_end", {"lane_id": lane.lane_id}, gathering
                 )
 
-    def stats(self) -> dict[str, int]:
-        """Give how many lanes wait and are under way."""
-        return {
-            "lanes_to_move": sum(len(move.lanes) for move in self._planned),
-            "lanes_moving": sum(len(move.lanes) for move in self._under_way),
-        }
-
 
 def _row(planned: PlannedMove) -> dict[str, Any]:
     lane, target = planned

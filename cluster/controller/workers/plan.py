@@ -69,15 +69,12 @@ class Plan(NamedTuple):
     after: list[float]
 
 
-def plan_moves(
-    lanes: Iterable[Lane], workers: int, limit: int = MOVES_MAX, resting: Container[int] = ()
-) -> Plan:
+def plan_moves(lanes: Iterable[Lane], workers: int, resting: Container[int] = ()) -> Plan:
     """Give the moves that level the loads of workers 0 .. workers - 1.
 
     Args:
         lanes: all that there are.
         workers: how many there are.
-        limit: of the moves.
         resting: ids of lanes that stay where they are.
     """
     loads = [0.0] * workers
@@ -93,7 +90,7 @@ def plan_moves(
     before = list(loads)
     slack = SLACK * sum(loads) / workers
     moves: list[PlannedMove] = []
-    while len(moves) < limit:
+    while len(moves) < MOVES_MAX:
         hot, cold = loads.index(max(loads)), loads.index(min(loads))
         gap = loads[hot] - loads[cold]
         if gap <= slack:
@@ -108,7 +105,7 @@ def plan_moves(
     return Plan(moves, before, loads)
 
 
-def plan_departures(lanes: Iterable[Lane], workers: int, staying: int, limit: int = MOVES_MAX) -> Plan:
+def plan_departures(lanes: Iterable[Lane], workers: int, staying: int) -> Plan:
     """Give the moves after which workers `staying` .. workers - 1 have no lanes; also of lanes that rest."""
     loads = [0.0] * workers
     leaving: list[Lane] = []
@@ -118,7 +115,7 @@ def plan_departures(lanes: Iterable[Lane], workers: int, staying: int, limit: in
             leaving.append(lane)
     before = list(loads)
     moves: list[PlannedMove] = []
-    for lane in sorted(leaving, key=lambda one: (-one.load, one.lane_id))[:limit]:
+    for lane in sorted(leaving, key=lambda one: (-one.load, one.lane_id))[:MOVES_MAX]:
         target = loads.index(min(loads[:staying]))
         loads[lane.home] -= lane.load
         loads[target] += lane.load

@@ -226,11 +226,6 @@ class Records:
                 if not lanes:
                     del self._records[producer]
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether anything is to be written."""
-        return bool(self._changed)
-
     def take_changes(self) -> list[Change]:
         """Give what is to be written now."""
         changes: list[Change] = [

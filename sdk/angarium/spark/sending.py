@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 DIRECT: Final = "direct"
 AT_LEAST_ONCE: Final = "at-least-once"
-EXACTLY_ONCE: Final = "exactly-once"
 #: How long a task that failed waits for what it has under way; Spark waits for the task meanwhile.
 ABANDON_TIMEOUT_S: Final = 2.0
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from cluster.controller.workers import plan
 from cluster.controller.workers.plan import GAIN_MIN, SLACK, Lane, plan_moves
 
 
@@ -57,8 +58,9 @@ def test_what_rests_counts_and_stays() -> None:
     assert move.lane.lane_id == 4
 
 
-def test_a_plan_has_a_limit() -> None:
-    assert len(plan_moves([lane(n, 0) for n in range(100)], 2, limit=7).moves) == 7
+def test_a_plan_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MOVES_MAX", 7)
+    assert len(plan_moves([lane(n, 0) for n in range(100)], 2).moves) == 7
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -478,5 +478,5 @@ def test_stats_name_what_there_is(make: type[Driver]) -> None:
         "segments": 1,
     }
     assert stats["delivered"] == 1
-    flow = driver.lane.flows[1].stats()
-    assert (flow["flow"], flow["active"], flow["unacked"], flow["messages_room"]) == (1, True, 1, 0)
+    flow = driver.lane.flows[1]
+    assert (flow.id, flow.active, flow.out.count, flow.room()) == (1, True, 1, 0)
