@@ -247,8 +247,8 @@ def _may_be_full(_publication: Publication, _attributes: Attributes) -> bool:
     return True
 
 
-#: A router hears of room after a look of the home, which may be replaced meanwhile.
-ROOM_TOLD_S: Final = 5.0
+#: A router hears of room after a look of the home, which may hang, be ended because of that, and be replaced meanwhile.
+ROOM_TOLD_S: Final = 8.0
 #: Code -> whether these attributes of an endpoint are a reason for it.
 _CAUSES: Final[dict[int, Callable[[Publication, Attributes], bool]]] = {
     errors.SPOOL_OVER_QUOTA: _may_be_full,

@@ -10,7 +10,7 @@ import pytest
 from angarium import errors
 from node.home.spool.held_lanes import PROVISIONAL
 from tests.simulation.guaranteed.index import partition_of
-from tests.simulation.guaranteed.records import Died, Opening
+from tests.simulation.guaranteed.records import Died, LackedRoom, Opening
 from tests.simulation.guaranteed.written import FIRST_AT, WORKER, Written, place_of
 
 
@@ -279,6 +279,17 @@ def test_a_refusal_without_a_cause_is_found_out(written: Written, topic: str, co
     written.queue("one", "t/>")
     written.refuse(topic, code)
     assert written.rules() == ["refused"]
+
+
+@pytest.mark.parametrize(("later_s", "rules"), [(6.0, []), (9.0, ["refused"])])
+def test_a_worker_may_hang_before_it_tells_that_its_disk_has_room(
+    written: Written, rules: list[str], *, later_s: float
+) -> None:
+    written.queue("one", "t/>")
+    written.history.home_events.append(LackedRoom(written.now - 0.02, written.now))
+    written.now += later_s
+    written.refuse("t/1", errors.DISK_FULL)
+    assert written.rules() == rules
 
 
 @pytest.mark.requirement("R57")
