@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 #: Segments without messages whose records one write deletes; a purge of millions goes on in the next ones.
 DEAD_PER_WRITE: Final = 4_000
+#: Segments that lost some messages or tried some whose state one write stores, unless all is to be durable at once: of
+#: a consumer that goes there may be as many as messages that it has not settled.
+STATES_PER_WRITE: Final = 1_000
 #: Segments of lanes that were emptied or deleted that are let go in one turn, 1 ms.
 SWEPT_PER_TURN: Final = 150
 #: After a write found the disk full everything is tried again.
@@ -438,7 +441,7 @@ class Writing:
         held_back: dict[Segment, tuple[float, int]] = {}
         while partial:
             segment, (due, number) = next(iter(partial.items()))
-            if due > now and not everything:
+            if not everything and (due > now or len(write.partial) >= STATES_PER_WRITE):
                 break
             del partial[segment]
             if write.frees_only and self._is_in_task(segment):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from node.home.home import HomeLimits
 from node.home.spool import writing
 from node.home.spool.repacking import SMALL_BLOCKS
 from node.home.spool.writing import DEAD_PER_WRITE, SWEPT_PER_TURN, Writing
@@ -186,3 +187,28 @@ def test_what_was_purged_while_a_write_found_no_room_is_written_no_more() -> Non
     end(driven, "purge")
     driven.end_write()
     driven.home.validate()
+
+
+def test_what_a_consumer_leaves_behind_is_stored_some_in_each_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of ten thousand lone messages that it had not settled were in one write, and nobody had a turn meanwhile."""
+    monkeypatch.setattr(writing, "STATES_PER_WRITE", 10)
+    driven = started(HomeLimits(ack_delay_ms=0))
+    flow = driven.bind()
+    for number in range(35):
+        driven.store(([LANE], [row_of(0, b"%d" % number)]))
+    driven.settle_down()
+    driven.unbind(flow)
+    stored = []
+    for _ in range(20):
+        driven.tick()
+        if driven.begin_write():
+            assert driven.out is not None
+            stored.append(sum(table is Table.STATES for table, _, _ in driven.out[1]))
+            driven.end_write()
+    assert [count for count in stored if count] == [10, 10, 10, 5]
+    assert driven.disk.count(Table.STATES) == 35
+    flow = driven.bind()
+    driven.settle_down()
+    driven.settle(flow, (1, 35))
+    driven.settle_down(0.5)
+    assert driven.totals[LANE][:2] == [0, 0]
