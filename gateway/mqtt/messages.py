@@ -144,8 +144,13 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value and len(value.encode()) <= FIELD_BYTES_MAX
 
 
+def publish_properties(row: Row) -> Properties:
+    """Give the properties with which clients of 5.0 get a row."""
+    return _properties_of(row[4], row[3][0] if row[3] else 0)
+
+
 def publish_section(row: Row) -> bytes:
-    """Give the properties with which clients of 5.0 get a row, as they stand in a PUBLISH without their length."""
+    """Give the same as bytes, as they stand in a PUBLISH without their length."""
     meta, packed = row[3], row[4]
     if packed is None and meta is None:
         return b""
