@@ -100,7 +100,7 @@ class WebSocketFraming:
             messages += within.received(self._content(taken))
             frames += len(taken)
         if self._end is not None and not messages:
-            raise self._end
+            raise type(self._end)(str(self._end))  # one that is kept would keep us by its traceback
         self.has_more = within.has_more or self._has_rest or self._end is not None
         return messages
 
@@ -178,6 +178,12 @@ class WebSocketFraming:
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
         return b"".join(self._protocol.data_to_send())
+
+    def __del__(self) -> None:
+        """Take the protocol of the library apart: with its parser it is a cycle, which is hardly ever collected."""
+        protocol = self._protocol
+        protocol.parser.close()
+        protocol.parser_exc = protocol.handshake_exc = None
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from websockets.server import ServerProtocol
+from websockets.streams import StreamReader
 from wsproto import ConnectionType, WSConnection, events
 
 from angarium_server.connections.framing import MESSAGES_MAX, FramingError, FramingLimits, PeerEndedError
@@ -60,6 +64,34 @@ def taken(framing: WebSocketFraming, data: bytes) -> list[Any]:
         messages += framing.received(b"")
     framing.validate()
     return messages
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET /mq",
+        ws.request("/elsewhere"),
+        ws.request(),
+        ws.request() + ws.frame(write(CONNECT, V5)) + b"\x82",
+        ws.request() + ws.frame(write(CONNECT, V5)) + ws.frame(b"", ws.CLOSE),
+        ws.request() + ws.frame(b"x", ws.TEXT),
+        ws.request() + b"\xff" * 20,
+    ],
+)
+def test_nothing_is_left_of_a_connection_that_is_gone(said: bytes) -> None:
+    gc.collect()
+    gc.disable()  # a process hardly ever collects
+    try:
+        framing = made()
+        with contextlib.suppress(FramingError, PeerEndedError):
+            taken(framing, said)
+        framing.end()
+        del framing
+        kinds = (WebSocketFraming, ServerProtocol, StreamReader)
+        assert not [one for one in gc.get_objects() if isinstance(one, kinds)]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("path", ["/", "/mqtt", "/mqtt?token=1"])
