@@ -250,7 +250,8 @@ class Handshake:
                 self._failed.add(address, hello.vpn, hello.username, error, now)
             if error.code not in HIDDEN:
                 raise
-            dummy = DummyLogin(routing_id, hello, address, error)
+            # Its traceback would hold this login, which holds it: a cycle, and the process hardly ever collects those.
+            dummy = DummyLogin(routing_id, hello, address, error.with_traceback(None))
             if hello.password is None or hello.jwt is not None:
                 self._deny(dummy, error, now)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from angarium import errors, wire
 from cluster.security.passwords import hash_password
 from router.access.failed_logins import ADDRESSES_MAX, NAMES_MAX
+from router.access.handshake import DummyLogin
 from router.router import SWEEP_INTERVAL_S
+from router.sessions.hello import Hello
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 SECRET = hash_password("right")
@@ -100,6 +103,17 @@ def test_logins_with_one_password_share_its_comparison_and_no_more(
 
 def test_an_unknown_username_is_refused_like_a_wrong_password(guarded: WiredNode) -> None:
     assert _refused(guarded, username="nobody", password="x") == errors.UNAUTHORIZED
+
+
+@pytest.mark.parametrize("password", ["x", None])
+def test_nothing_is_left_of_a_login_as_an_unknown_username(guarded: WiredNode, password: str | None) -> None:
+    gc.collect()
+    gc.disable()  # a node hardly ever collects
+    try:
+        assert _refused(guarded, username="nobody", password=password) == errors.UNAUTHORIZED
+        assert not [one for one in gc.get_objects() if isinstance(one, Hello | DummyLogin)]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
