@@ -42,6 +42,8 @@ WORKING_SHARE: Final = 0.5
 #: What a dict may take beyond what its entries need, and what these need at most.
 ROOMY_BYTES: Final = 64 << 10
 ENTRY_BYTES: Final = 200
+#: So many entries are copied in a fraction of a millisecond.
+FEW_ENTRIES: Final = 2_000
 #: The mean size of the small objects of the interpreter in our processes, which it only counts.
 SMALL_OBJECT_BYTES: Final = 90
 
@@ -133,6 +135,12 @@ def give_up_room(table: dict[Any, Any]) -> None:
         left = dict(table)
         table.clear()
         table.update(left)
+
+
+def give_up_room_of_few(table: dict[Any, Any]) -> None:
+    """Do the same once few entries are left: of a hundred thousand, a quarter that is left takes 8 ms."""
+    if len(table) <= FEW_ENTRIES:
+        give_up_room(table)
 
 
 class FreedMemory:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
 from angarium.topic import NOEXPORT_PREFIX
+from angarium_server.memory.memory import give_up_room_of_few
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -178,6 +179,8 @@ class VpnExports:
             else:
                 del told[pattern]
         self._changed.clear()
+        give_up_room_of_few(told)
+        give_up_room_of_few(self._counts)
         return entries
 
     @property

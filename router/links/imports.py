@@ -21,6 +21,7 @@ from angarium.errors import AngariumError, error_for
 from angarium.topic import parse_filter
 from angarium_server.frames.frame import decoder
 from angarium_server.frames.links import ImportsFrame
+from angarium_server.memory.memory import give_up_room_of_few
 from router.ground.ground import nothing
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class Imports:
 
     def _finish(self, frame: _Frame) -> None:
         frame.session.is_busy = False
+        give_up_room_of_few(frame.neighbour.imports)
         frame.finished()
         self._shards.await_pending(frame.joined, frame.done)
 

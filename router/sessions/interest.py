@@ -20,6 +20,7 @@ from angarium.topic import Filter as ParsedFilter
 from angarium.topic import has_wildcard, slot_of
 from angarium_server.costs import RESOLVED_SESSION_BYTES, set_bytes
 from angarium_server.frames.matching import FilterEntry
+from angarium_server.memory.memory import give_up_room_of_few
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -194,6 +195,8 @@ class Interest(Generic[S]):
             return False
         del self.filters[a_filter.id]
         del self._by_key[a_filter.key]
+        give_up_room_of_few(self.filters)
+        give_up_room_of_few(self._by_key)
         return True
 
     def _touch(self, a_filter: Filter[S]) -> None:

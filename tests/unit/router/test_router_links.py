@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.topic import slot_of
+from angarium_server.memory.memory import ROOMY_BYTES
 from cluster import objects
 from router.links.imports import STEP_MAX
 from tests.unit.router.wired_mesh import (
@@ -56,6 +58,25 @@ class TestInterest:
         pair.run()
         assert imports(pair["b"]) == {}
         assert neighbour.exported == 2
+
+    def test_the_tables_of_many_subscriptions_become_small_again(self, pair: WiredMesh) -> None:
+        """A dict keeps its room: a hundred thousand that come and go would leave 16 to 20 MB on each node."""
+        client = pair["a"].client()
+        texts = [f"many/{number}" for number in range(3_000)]
+        for start in range(0, len(texts), 200):
+            client.subscribe(*texts[start : start + 200])
+        pair.run()
+        (neighbour,) = pair["b"].router.links.sessions.values()
+        (exports,) = pair["a"].router.links._exports.values()
+        interests = [pair[name].router.interest for name in "ab"]
+        tables: list[dict[Any, Any]] = [neighbour.imports, exports._told, exports._counts]
+        tables += [table for interest in interests for table in (interest.filters, interest._by_key)]
+        assert [len(table) for table in tables] == [3_000] * 7
+        for start in range(0, len(texts), 200):
+            client.unsubscribe(*texts[start : start + 200])
+        pair.run()
+        assert [len(table) for table in tables] == [0] * 7
+        assert [sys.getsizeof(table) <= ROOMY_BYTES for table in tables] == [True] * 7
 
     @pytest.mark.requirement("R18", "R215")
     @pytest.mark.parametrize("text", ["#noexport/a/>", "#noexport/#share/g/a/>"])
