@@ -113,6 +113,7 @@ class SharedReader:
                 if error is not None:
                     raise error
                 return False
+            self._tell_queue()
             await_signal(self._signal, timeout_s, until)
         return True
 
@@ -186,10 +187,15 @@ class SharedReader:
     def _tell(self, work: Callable[[], None]) -> None:
         self._queue.append(work)
         if not self._is_told:
+            self._tell_queue()
+
+    def _tell_queue(self) -> None:
+        """Have the client's thread look into the queue, if there is anything in it and nobody has."""
+        if self._queue and not self._is_told:
             self._is_told = True
             try:
                 self._portal.post(self._carry_out)
-            except BaseException:  # Ctrl+C, too: the next one tells of all that is queued.
+            except BaseException:  # Ctrl+C, too: who settles or waits next tells of all that is queued.
                 self._is_told = False
                 raise
 

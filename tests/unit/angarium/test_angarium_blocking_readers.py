@@ -183,6 +183,7 @@ def test_a_thread_that_is_interrupted_while_it_settles_can_go_on_settling() -> N
         portal.post = post  # type: ignore[method-assign]
         with pytest.raises(errors.TimeoutExpiredError):
             reader.next(0)
+        assert flow._binding.window.taken_messages == 1, "nothing comes to who waits without giving back"
         node.messages(1, 2, [b"2"])
         message = reader.next(0)
         assert message is not None
