@@ -265,19 +265,18 @@ class Moves:
 
     def drop(self, held: HeldLane) -> None:
         """Forget a lane that is deleted."""
-        mover = self._movers.pop(held.lane_id, None)
-        self.busy.pop(held.lane_id, None)
-        self._counted.pop(held.lane_id, None)
-        if mover is not None and mover.job is not None:
-            mover.job.fail(errors.UNKNOWN_ENDPOINT, "the endpoint was deleted")
+        self._let_go(held, errors.UNKNOWN_ENDPOINT, "the endpoint was deleted")
 
     def part(self, held: HeldLane) -> None:
         """Leave what is under way in a lane to the worker that takes it over."""
+        self._let_go(held, errors.HOME_NOT_READY, "another worker takes the queue over, and goes on with it")
+
+    def _let_go(self, held: HeldLane, code: int, why: str) -> None:
         mover = self._movers.pop(held.lane_id, None)
         self.busy.pop(held.lane_id, None)
         self._counted.pop(held.lane_id, None)
         if mover is not None and mover.job is not None:
-            mover.job.fail(errors.HOME_NOT_READY, "another worker takes the queue over, and goes on with it")
+            mover.job.fail(code, why)
 
     # -- steps -----------------------------------------------------------------------------------------------
 
