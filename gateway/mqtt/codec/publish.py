@@ -205,32 +205,16 @@ _SHORT: Final = tuple(bytes([size]) for size in range(0x80))
 _FIRST: Final = tuple(bytes([PacketType.PUBLISH << 4 | flags]) for flags in range(16))
 
 
-def prepare(topic: str, payload: bytes, given: Properties, version: int) -> Message:
-    """Write what all connections of one version get of a message.
+def frame(message: Message, flags: int, extra: bytes = b"") -> Frame:
+    """Frame a message for the connections that get it with the same flags: `qos << 1`, with `DUP` and `RETAIN`.
 
-    Raises:
-        PacketError: MQTT cannot say it, as a topic with a `+` or a property that belongs to another packet.
+    In `extra` are properties of these connections, as `alias` and `subscription_identifiers` write them; 5.0 only.
     """
-    topics.check_name(topic, version)
-    section = properties.write_section(given, PacketType.PUBLISH) if version == V5 else b""
-    return Message(fields.text(topic), section, payload, version)
-
-
-def frame(message: Message, flags: int, extra: bytes = b"", *, named: bool = True) -> Frame:
-    """Frame a message for the connections that get it with the same flags.
-
-    Args:
-        message: what to send.
-        flags: `qos << 1`, with `DUP` and `RETAIN`.
-        extra: properties of these connections, as `alias` and `subscription_identifiers` write them; 5.0 only.
-        named: whether the topic is written, which an alias in `extra` may stand for.
-    """
-    topic = message.topic if named else b"\0\0"
     middle = b""
     if message.version == V5:
         middle = fields.variable_integer(len(extra) + len(message.section)) + extra + message.section
-    size = len(topic) + (2 if flags & 6 else 0) + len(middle) + len(message.payload)
-    return _FIRST[flags] + fields.variable_integer(size) + topic, middle, message.payload
+    size = len(message.topic) + (2 if flags & 6 else 0) + len(middle) + len(message.payload)
+    return _FIRST[flags] + fields.variable_integer(size) + message.topic, middle, message.payload
 
 
 def direct(

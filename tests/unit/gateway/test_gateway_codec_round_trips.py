@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.mqtt.codec import packets, properties, publish
+from gateway.mqtt.codec import fields, packets, properties, publish
 from gateway.mqtt.codec.connect import Connect
 from gateway.mqtt.codec.kinds import V3, V5, PacketType, Sender
 from gateway.mqtt.codec.parser import Parser
@@ -95,6 +95,11 @@ def test_payloads_of_every_length_of_length_are_walked_or_read(size: int, versio
     assert parser.feed(stream) == [packet] * 3
 
 
+def prepared(topic: str, payload: bytes, given_: Properties, version: int) -> publish.Message:
+    section = properties.write_section(given_, PacketType.PUBLISH) if version == V5 else b""
+    return publish.Message(fields.text(topic), section, payload, version)
+
+
 @pytest.mark.parametrize("version", [V3, V5])
 @given(data=st.data())
 def test_a_message_is_prepared_once_and_framed_for_each_connection(version: int, data: Any) -> None:
@@ -103,24 +108,22 @@ def test_a_message_is_prepared_once_and_framed_for_each_connection(version: int,
     frames = []
     for one in messages:
         alias = data.draw(st.none() | random_packets.identifiers) if version == V5 else None
-        named = alias is None or data.draw(st.booleans())
         numbers = tuple(data.draw(st.lists(random_packets.numbers, max_size=2))) if version == V5 else ()
         given_ = msgspec.structs.replace(one.properties, topic_alias=None, subscription_identifiers=())
-        message = publish.prepare(one.topic or "t", one.payload, given_, version)
+        message = prepared(one.topic or "t", one.payload, given_, version)
         extra = (publish.alias(alias) if alias else b"") + publish.subscription_identifiers(numbers)
         flags = one.qos << 1 | (publish.DUP if one.dup else 0) | one.retain
-        frame = publish.frame(message, flags, extra, named=named)
+        frame = publish.frame(message, flags, extra)
         frames.append((frame, one.packet_id))
         mine = msgspec.structs.replace(given_, topic_alias=alias, subscription_identifiers=numbers)
-        topic = (one.topic or "t") if named else ""
-        expected.append(msgspec.structs.replace(one, topic=topic, properties=mine))
+        expected.append(msgspec.structs.replace(one, topic=one.topic or "t", properties=mine))
         assert frame[2] is one.payload
         assert publish.frame_size(frame, one.packet_id) == len(publish.pack([frames[-1]]))
     assert begun(Sender.SERVER, version).feed(publish.pack(frames)) == expected
 
 
 def test_a_frame_for_many_connections_differs_by_the_packet_identifier_alone() -> None:
-    message = publish.prepare("plant/line", b"x" * 1000, NONE, V5)
+    message = prepared("plant/line", b"x" * 1000, NONE, V5)
     frame = publish.frame(message, 1 << 1)
     first, second = publish.pack([(frame, 1)]), publish.pack([(frame, 0xFFFE)])
     assert first.replace(b"plant/line\x00\x01", b"plant/line\xff\xfe") == second

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from gateway.mqtt.codec import connect, control, errors, fields, packets, properties, publish
+from gateway.mqtt.codec import connect, control, errors, fields, packets, properties
 from gateway.mqtt.codec.connect import ConnAck, Connect, Will
 from gateway.mqtt.codec.control import Auth, Disconnect, PingReq
 from gateway.mqtt.codec.errors import PacketError, ReasonCode, Rule
 from gateway.mqtt.codec.kinds import V3, V5, PacketType, Sender
 from gateway.mqtt.codec.parser import Parser
-from gateway.mqtt.codec.properties import NONE, TABLE, Properties
+from gateway.mqtt.codec.properties import TABLE, Properties
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
 from tests.unit.gateway.streams import begun
@@ -495,10 +495,3 @@ def test_what_would_break_a_rule_is_not_written(packet: packets.Packet, rule: Ru
     with pytest.raises(PacketError) as raised:
         packets.write(packet, V5)
     assert raised.value.rule is rule
-
-
-def test_a_message_that_mqtt_cannot_say_is_not_prepared() -> None:
-    """A client of ours may publish to a topic that has a `+` or `#` in it."""
-    with pytest.raises(PacketError) as raised:
-        publish.prepare("a/+", b"", NONE, V5)
-    assert raised.value.rule is errors.TOPIC_WILDCARD
