@@ -118,7 +118,8 @@ class Staging:
         self._uncount(held, segment)
         if held.is_gone or segment.first < held.floor:
             self._writing.discard(segment, now)
-            self._lanes.note_losses(held, self._writing.noted, self._writing.durable)
+            if not held.is_gone:
+                self._lanes.note_losses(held, self._writing.noted, self._writing.durable)
             return False
         del self._blocks.staged[segment]
         self._counts["messages_released"] += segment.live

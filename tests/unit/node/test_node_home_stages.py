@@ -240,6 +240,8 @@ def test_a_lane_that_is_deleted_while_its_release_is_written_counts_no_more_when
     assert driven.begin_write()
     driven.lanes({}, LANE)
     driven.home.validate()
+    driven.end_write()
+    driven.home.validate()
     driven.settle_down(1.0)
     assert driven.home.parts.staging.totals == (0, 0)
     assert [*payloads(driven, OTHER)] == [1, 2, 3]
