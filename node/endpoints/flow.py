@@ -311,12 +311,17 @@ class Outcomes:
         self._lose_all(runs, wall_ms)
 
     def take_back_some(self, out: PositionSet, runs_max: int, wall_ms: int) -> int:
-        """Take back some of what somebody has out who goes; gives how many runs."""
-        runs = list(islice(out.runs(), runs_max))
-        for first, last in runs:
+        """Take back some of what somebody has out who goes; gives how many runs, those in each segment of their own."""
+        taken = 0
+        for first, last in list(islice(out.runs(), runs_max)):
+            if taken >= runs_max:
+                break
             out.remove(first, last)
-        self._lose_all(runs, wall_ms)
-        return len(runs)
+            slices = self._backlog.segments.slices(first, last)
+            taken += len(slices)
+            for segment, i, j in slices:
+                self.lose(segment, i, j, wall_ms)
+        return taken
 
     def release(self, out: PositionSet, ranges: Iterable[Sequence[int]], wall_ms: int) -> None:
         """Take back what somebody has out and nobody has seen: it was not tried."""

@@ -376,6 +376,25 @@ def test_redelivery_delays_multiply_up_to_their_cap() -> None:
     assert LaneSettings().redelivery_delay_ms(3) == 0
 
 
+def test_neighbours_that_came_one_by_one_are_taken_back_some_at_a_time(make: type[Driver]) -> None:
+    """They are one run of positions, and each of them costs as much as a block of many."""
+    driver = make()
+    for _ in range(2_500):
+        driver.fill(1)
+    driver.bind(1)
+    while driver.deliver():
+        pass
+    assert driver.lane.unacked == 2_500
+    driver.lane.pause(1)
+    steps = 0
+    while driver.lane.unacked:
+        before = driver.lane.unacked
+        assert driver.lane.take_back(1, 10, driver.wall_ms)
+        assert before - driver.lane.unacked <= 1_024
+        steps += 1
+    assert steps == 3
+
+
 # --- last value -------------------------------------------------------------------------------------------------
 
 
