@@ -143,6 +143,8 @@ class Place:
         self.incarnation = 0
         #: Of the live process; 0 without one.
         self.pid = 0
+        #: Times a process of this place was started again.
+        self.restarts = 0
         #: Deaths that health has not forgiven yet; decides the back-off.
         self.deaths = 0
         #: When the next process is due; only meaningful while RESTARTING.
@@ -356,6 +358,7 @@ class Supervisor:
             if place.pid != 0:
                 effects += self._look_at(place, now)
             elif place.state == RESTARTING and place.due <= now and not self.stopping:
+                place.restarts += 1
                 effects += self._spawn(place)
         return effects
 

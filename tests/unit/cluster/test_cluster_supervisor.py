@@ -119,6 +119,7 @@ def test_a_process_that_died_once_is_started_again_after_a_tenth_of_a_second(nod
     assert node.machine.next_look_s(node.now) == pytest.approx(0.1)
     node.now += 0.11
     assert any(isinstance(effect, s.Spawn) for effect in node.do(node.machine.tick(node.now)))
+    assert node.machine.places["worker", 0].restarts == 1
 
 
 def test_deaths_in_a_row_double_the_wait_up_to_five_seconds(node: Node) -> None:
@@ -381,6 +382,7 @@ def test_a_worker_that_is_wanted_again_while_it_leaves_gets_a_successor(node: No
     assert not any(isinstance(effect, s.Spawn) for effect in node.do(node.machine.scale(2, node.now)))
     seen = node.exit("worker", 1)
     assert [(effect.role, effect.index) for effect in seen if isinstance(effect, s.Spawn)] == [("worker", 1)]
+    assert node.machine.places["worker", 1].restarts == 0
 
 
 class TestLinks:
