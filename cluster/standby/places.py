@@ -137,8 +137,9 @@ class ConfigPlace(Place[ConfigStore]):
 
     @property
     def is_there(self) -> bool:
-        """Whether it has a file, or one that is about to take its place."""
-        return is_there(self._directory) or self._fresh_directory.exists()
+        """Whether it has a file, or one that is about to take its place: that of a directory it does not."""
+        is_about_to = self._fresh_directory.exists() and not self._directory.exists()
+        return is_there(self._directory) or is_about_to
 
     def _open(self, directory: Path) -> ConfigStore:
         try:

@@ -84,3 +84,15 @@ def test_a_config_store_whose_files_are_both_damaged_is_damaged_and_no_other(tmp
     for name in ("", COPY_FOLDER):
         (tmp_path / "config" / name / DATA_FILE).unlink()
     assert damages(tmp_path, ["config"], 16 << 20) == ["store config is missing"]
+
+
+def test_a_config_store_without_files_is_missing_also_beside_one_that_is_not_complete(tmp_path: Path) -> None:
+    """That one takes no place of a directory: the store would be made anew and empty."""
+    place = ConfigPlace(tmp_path)
+    place.open()
+    place.close()
+    (tmp_path / "config").rename(tmp_path / "copying-config")
+    for name in ("", COPY_FOLDER):
+        (tmp_path / "config" / name).mkdir(exist_ok=True)
+    assert damages(tmp_path, ["config"], 16 << 20) == ["store config is missing"]
+    assert (tmp_path / "copying-config" / DATA_FILE).exists(), "nothing was touched"
