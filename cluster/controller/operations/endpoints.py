@@ -211,11 +211,11 @@ class EndpointOperations:
         def answer(found: list[Any]) -> dict[str, Any]:
             return {"jobs": [[worker, one["job"]] for worker, one in zip(workers, found, strict=True)]}
 
-        def begin() -> None:
-            self._ask(lanes, operation, asked, answer, asker, now)
+        def begin(since: float) -> None:
+            self._ask(lanes, operation, asked, answer, asker, since)
 
         if len(lanes) == 1:
-            begin()
+            begin(now)
         else:
             self._if_all_may(lanes, operation, {**asked, "check": True}, begin, asker, now)
 
@@ -224,7 +224,7 @@ class EndpointOperations:
         lanes: dict[int, Place],
         operation: str,
         asked: dict[str, Any],
-        begin: Callable[[], None],
+        begin: Callable[[float], None],
         asker: Asker,
         now: float,
     ) -> None:
@@ -243,7 +243,8 @@ class EndpointOperations:
             elif missing:
                 self._board.refuse(asker, errors.HOME_NOT_READY, f"worker {missing[0]} did not answer")
             else:
-                begin()
+                # A home that was slow now is so again: a job that begins must not be taken for one that does not.
+                begin(gathering.deadline)
 
         gathering.finish = finish
         self._board.end_if_complete(gathering)

@@ -276,6 +276,18 @@ def test_a_move_that_one_home_refuses_begins_at_none(served: World) -> None:
     assert replies(seen) == [[errors.OBJECT_IN_USE, "job 7 still works on it"]]
 
 
+def test_homes_that_took_long_to_say_that_a_move_may_begin_may_take_as_long_to_begin_it(
+    served: World,
+) -> None:
+    """Refused while it begins, it would be tried again, and copied once more."""
+    seen = served.call("endpoints.copy", name="p", target="q")
+    served.wait(HOME_TIMEOUT_S - 0.5)
+    seen = served.answer(seen, None, None, None)
+    assert replies(served.wait(HOME_TIMEOUT_S - 0.5)) == []
+    (reply,) = replies(served.answer(seen, {"job": 8}, {"job": 9}, {"job": 7}))
+    assert reply == {"jobs": [[0, 8], [1, 9], [0, 7]]}
+
+
 def test_a_redrive_is_a_job_without_a_target(served: World) -> None:
     seen = served.call("endpoints.redrive", name="q", limit=5)
     assert asked_of(seen) == [
