@@ -343,7 +343,7 @@ class Planner:
                     begins[lane] = one.oldest
                 positions[lane] = start.positions.get(lane, one.oldest)
         messages = {lane: start.messages.get(lane, 0) for lane in positions}
-        node_id = self._now().node_id
+        node_id = self._now().node_id or start.node_id  # an earlier version of the node does not tell
         return replace(start, positions=positions, messages=messages, begins=begins, node_id=node_id)
 
     # What is lost.

@@ -460,6 +460,15 @@ def test_a_checkpoint_of_an_earlier_version_learns_which_node_it_is_of() -> None
     assert query.latest(first, Limit())["node_id"] == at.node_id
 
 
+def test_a_checkpoint_goes_on_to_know_its_node_while_that_runs_an_earlier_version() -> None:
+    """It would be taken for one of any node later, of one that was made anew too."""
+    at = node(a=10)
+    first = stored(planner(at).latest(INITIAL, Limit()))
+    at.node_id = ""
+    at.queues["a"].lanes[0].add(5)
+    assert planner(at).latest(first, Limit())["node_id"] == first["node_id"] != ""
+
+
 def test_a_query_that_is_refused_keeps_no_consumers_from_the_queue_that_is_not_its_own() -> None:
     """Who names another checkpoint would be told, for an hour, that the queue is leased."""
     first = stored(planner(node(a=10)).latest(INITIAL, Limit()))
