@@ -58,7 +58,9 @@ def prepare(data: DataDirectory, workers: int, *, accept_loss: bool = False) -> 
         if is_new and not is_first:
             _log.error("the config store of %s is made anew: lanes of the spools are kept aside", data.path)
             store.commit(_numbers_above(spools))
-        missing = [index for index in expected_spools(store, workers) if not (spools / str(index)).exists()]
+        # A config store that is made anew does not say which spools there were.
+        made = range(workers) if is_new and not is_first else expected_spools(store, workers)
+        missing = [index for index in made if not (spools / str(index)).exists()]
         if missing and not accept_loss:
             raise _refusal(
                 f"spool {spools / str(missing[0])}: it is missing, and the config store says it was made"

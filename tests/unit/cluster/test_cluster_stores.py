@@ -150,6 +150,19 @@ def test_a_node_with_a_spool_that_is_made_anew_is_another_one_for_who_knows_its_
 
 
 @pytest.mark.requirement("R282")
+@pytest.mark.parametrize("lost", [[], ["1"], ["0", "1"]])
+def test_a_node_that_lost_its_config_store_is_another_one_if_it_lost_a_spool_too(
+    data: DataDirectory, lost: list[str]
+) -> None:
+    """Of a spool that is there no number is given again, but who knows the numbers of the one that is not?"""
+    before = data.node.node_id
+    for name in ("config", *(f"spool/{index}" for index in lost)):
+        shutil.rmtree(data.path / name)
+    prepare(data, 2, accept_loss=True)
+    assert (data.node.node_id != before) is bool(lost)
+
+
+@pytest.mark.requirement("R282")
 def test_a_worker_opens_no_spool_that_is_missing_or_of_another_data_directory(data: DataDirectory) -> None:
     news = StartNews(lambda _: None)
     with pytest.raises(errors.InvalidRequestError, match="missing"):
