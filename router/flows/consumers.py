@@ -116,7 +116,7 @@ class Consumers:
     def _register_sessions(self, requests: Requests, charged: ChargedAsks) -> None:
         """Take what clients of gateways ask of their sessions."""
         sessions = KeptSessions(
-            self.endpoints, charged, self._begin, self.questions.ask, self.holders, self.temporaries.ended
+            self.endpoints, charged, self._begin, self.questions.ask, self.holders, self.temporaries
         )
         requests.register("session.open", OpenArguments, sessions.open)
         requests.register("session.change", ChangeArguments, sessions.change)

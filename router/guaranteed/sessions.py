@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from router.guaranteed.charged_asks import ChargedAsks
     from router.guaranteed.endpoints import Endpoints
     from router.guaranteed.holders import AskLane, Holders
+    from router.guaranteed.temporaries import Temporaries
     from router.sessions.session import Session
 
 #: Filters of a queue that one filter of another protocol comes to.
@@ -121,7 +122,7 @@ class KeptSessions:
         begin_work: Callable[[Work], None],
         ask_lane: AskLane,
         holders: Holders,
-        on_ended: Callable[[Endpoint, float], None],
+        temporaries: Temporaries,
     ) -> None:
         self._endpoints = endpoints
         #: Asks the home of a lane.
@@ -130,8 +131,8 @@ class KeptSessions:
         self._holders = holders
         self._asks = asks
         self._begin_work = begin_work
-        #: Told of a session whose client has ended it.
-        self._on_ended = on_ended
+        #: Is told of sessions that their clients have ended.
+        self._temporaries = temporaries
 
     def open(self, session: Session, wish: OpenArguments, answer: Answer, _now: float) -> None:
         """Go on with the session of a client, or begin a new one.
@@ -150,7 +151,10 @@ class KeptSessions:
             opened({"present": False, "filters": {}})
             return
         size = self._endpoints.would_cost((), 1) if endpoint is None else 0
-        self._ask("session.open", session, msgspec.structs.asdict(wish), answer, opened, size)
+        # What its client has ended is over, though the controller may not have deleted it, and still will.
+        is_over = endpoint is not None and self._temporaries.is_ended(endpoint)
+        arguments = {**msgspec.structs.asdict(wish), "clean": wish.clean or is_over}
+        self._ask("session.open", session, arguments, answer, opened, size)
 
     def change(self, session: Session, wish: ChangeArguments, answer: Answer, now: float) -> None:
         """Put and drop filters of a session, and change its time.
@@ -218,7 +222,7 @@ class KeptSessions:
             answer.give(None)
             return
         demand(session, endpoint, Level.CONSUME, "ending")
-        self._on_ended(endpoint, now)
+        self._temporaries.ended(endpoint, now)
         arguments = {"kind": QUEUE, "id": endpoint.id}
         self._ask("endpoint.delete", session, arguments, answer, answer.give)
 

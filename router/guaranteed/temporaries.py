@@ -5,7 +5,7 @@ unexpected disconnect it is kept for 60 s, in which the resumed session can bind
 A router that starts knows no sessions, so every temporary endpoint has that time from then.
 
 A session that its client has ended goes then, however many others end at once: if the controller had no time for that
-it is asked again.
+it is asked again. Until then nobody goes on with it.
 
 A queue with `max_idle_s` goes when it had no flow for so long, since the last one, the start of the router, or a
 change of that time. The controller deletes; it is asked again until it has. Time is a parameter.
@@ -37,7 +37,7 @@ class Temporaries:
         self._asks = asks
         #: Endpoint -> when it is deleted.
         self._unbound: dict[Endpoint, float] = {}
-        #: Those that their clients have ended, and nobody has gone on with.
+        #: Those that their clients have ended.
         self._ended: set[Endpoint] = set()
         #: When to look at them, within LOOK_S of the earliest of those; infinite if there are none.
         self._wake = float("inf")
@@ -61,9 +61,13 @@ class Temporaries:
         self._ended.add(endpoint)
         self._keep(endpoint, now)
 
+    def is_ended(self, endpoint: Endpoint) -> bool:
+        """Tell whether it is a session that its client has ended, and only waits to be deleted."""
+        return endpoint in self._ended
+
     def bound(self, endpoint: Endpoint) -> None:
         """Its consumer is there."""
-        self.gone(endpoint)
+        self._unbound.pop(endpoint, None)
 
     def unbound(self, endpoint: Endpoint, now: float, *, wanted: bool) -> None:
         """Its consumer is gone, because it wanted to or not."""
