@@ -101,7 +101,8 @@ class Parser:
         try:
             at = self._read_all(data, at, found, most)
         except PacketError as fault:
-            self.fault = fault.with_traceback(None)  # which holds the parser: a cycle
+            # Its traceback holds the parser, and so does that of what it was raised for: a cycle.
+            self.fault, fault.__context__ = fault.with_traceback(None), None
             self._is_over = True
         if self._is_over:
             at = len(data)

@@ -126,6 +126,11 @@ def breaks_a_rule(talk: Conversation) -> None:
     is_lost(talk)
 
 
+def sends_no_text(talk: Conversation) -> None:
+    talk.says_bytes(b"\x30\x04\x00\x01\xff\x00")
+    is_lost(talk)
+
+
 def is_ended(talk: Conversation) -> None:
     talk.node.requests.clear()  # as the client at the node does at its end
     talk.node_ends(errors.DISCONNECTED_BY_OPERATOR)
@@ -137,7 +142,7 @@ def end_of(talk: Conversation) -> None:
     del talk.client
 
 
-@pytest.mark.parametrize("ends", [is_lost, disconnects, breaks_a_rule, is_ended])
+@pytest.mark.parametrize("ends", [is_lost, disconnects, breaks_a_rule, sends_no_text, is_ended])
 @pytest.mark.parametrize(
     "client",
     [
