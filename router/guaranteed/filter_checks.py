@@ -56,11 +56,14 @@ class FilterChecks:
 
     def finish(self) -> None:
         """Refuse the request, or go on with it."""
+        # Its traceback holds us, who hold it: a cycle, and the process hardly ever collects those.
+        refusal, self._error = self._error, None
         if self.actor.closed:
             return
+        if refusal is not None:
+            self._answer.refuse(refusal)
+            return
         try:
-            if self._error is not None:
-                raise self._error
             self._then()
         except AngariumError as error:
             self._answer.refuse(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from cluster import objects
 from router.asking.requests import REQUESTS_MAX
 from router.ground.ground import TokenBucket
 from router.guaranteed import endpoint_filters
+from router.guaranteed.filter_checks import FilterChecks
 from router.operators import describe_endpoints
 from router.sessions.directory import AclProfile
 
@@ -485,6 +487,18 @@ def test_a_client_sees_attributes_and_figures_without_what_is_the_node_s_own(
     assert shown["attributes"]["max_redelivery_count"] == 3
     assert not {"id", "generation", "homes"} & set(shown["attributes"])
     assert (shown["messages"], shown["bind_count"]) == (0, 0)
+
+
+def test_nothing_is_left_of_a_request_whose_filters_are_refused(client: FakeClient) -> None:
+    gc.collect()
+    gc.disable()  # a node hardly ever collects
+    try:
+        attributes = {"subscriptions": ["a/>", ""]}
+        assert client.request("endpoint.create", name="q", attributes=attributes)[0] == errors.INVALID_FILTER
+        assert client.refused("q", temporary=True, attributes=attributes) == errors.INVALID_FILTER
+        assert not [one for one in gc.get_objects() if isinstance(one, FilterChecks)]
+    finally:
+        gc.enable()
 
 
 def test_what_the_controller_refuses_is_the_answer(rig: Rig, client: FakeClient) -> None:
