@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.session import GatewaySession
 
 #: Clients of a carrier for which the controller is asked at once: more than it needs to have always something to do,
-#: and few enough that those of all gateways of a node are no more than the router lets wait.
+#: and few enough that those of 16 gateways of a node, all of one username, are no more than the router lets wait.
 AT_CONTROLLER_MAX: Final = 64
 #: Operations for which the router asks it.
 _OF_CONTROLLER: Final = ("session.open", "session.change", "session.share")
