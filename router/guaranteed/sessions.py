@@ -176,7 +176,10 @@ class KeptSessions:
             self._change(session, wish, self._check(session, wish), refused, answer)
 
         texts = list(dict.fromkeys(text for one in wish.put.values() for text in one[0]))
-        self._begin_work(FilterChecks(answer, texts, judge, then))
+        if texts:
+            self._begin_work(FilterChecks(answer, texts, judge, then))
+        else:  # no turn is waited for: who leaves with another expiry is gone before that
+            then()
 
     def _check(self, session: Session, wish: ChangeArguments) -> Endpoint | None:
         """Give the queue that is to be changed, None if it is to be made."""

@@ -22,6 +22,7 @@ from tests.unit.router.flow_rig import FakeClient, FakeController, Rig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from router.asking.work import Work
     from router.ground.effects import AskController
     from router.guaranteed.endpoints import Endpoint
     from storage.config_store import Entry
@@ -178,6 +179,21 @@ def test_who_comes_again_after_it_has_ended_its_session_has_a_new_one_and_keeps_
         again.bind(NAME)
     world.rig.advance(2 * AGAIN_S)
     assert world.queue is not None
+
+
+def test_who_leaves_changes_how_long_its_session_stays_whoever_else_subscribes(world: World) -> None:
+    """The change waited for its turn behind filters of others, and was dropped with the client, who is gone by then."""
+    client = world.client()
+    world.opened(client, expiry_s=1_000)
+    others: list[Work] = []
+    world.rig.consumers.begin_work = others.append
+    client.ask("session.change", expiry_s=5)
+    client.leave(wanted=True)
+    for work in others:
+        work.finish()
+    world.rig.settle()
+    assert world.queue is not None
+    assert world.queue.attributes["max_idle_s"] == 5
 
 
 def test_the_router_is_told_of_filters_and_not_of_the_session(world: World) -> None:
