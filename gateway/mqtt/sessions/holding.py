@@ -275,9 +275,14 @@ class Holding:
         """Take nothing new; what was not sent is for others, and `on_over` is called when the rest is over."""
         for one in [one for one in self._exchanges.values() if one.state is ExchangeState.TAKING]:
             self._forget(one)
-            self.note.again()
+            self.note.after(self._let_go, 0.0)
         self.note.hurry()
         self.on_over = on_over
+
+    def _let_go(self, _now: float) -> None:
+        """It is remembered that what was not sent is not held: that may have been all."""
+        if not self._exchanges:
+            self.on_over()
 
     def stop(self) -> dict[str, Any] | None:
         """Be over with the connection, and hold nothing that was not sent; gives what is to be asked last."""

@@ -224,6 +224,18 @@ def test_who_leaves_finishes_what_is_held_on_the_next_connection_too() -> None:
     assert new.node.session.note == b""
 
 
+def test_who_leaves_before_anything_was_sent_has_nothing_left_to_finish() -> None:
+    """The queue stayed among those that are left: its client was ended with the router, as if it held something."""
+    talk = keeper()
+    talk.node_brings((7, twice("x")), window=window_of(talk))
+    talk.says(Unsubscribe(2, (TEXT,)))
+    talk.node_does_all()
+    assert isinstance(talk.hears_one(), UnsubAck)
+    assert talk.node.session.holdings[QUEUE] == (b"", [])
+    assert talk.node.session.note == b""
+    assert talk.client.away(talk.now)
+
+
 def test_what_a_flow_brings_again_while_it_is_asked_for_is_asked_for_again() -> None:
     talk = keeper()
     old = window_of(talk)
