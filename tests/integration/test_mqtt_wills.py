@@ -87,7 +87,9 @@ class Watcher(Paho):
 
     def receive(self, timeout_s: float = LIMIT_S) -> paho.MQTTMessage:
         """Give the next message but the marker of another one, which comes later to who is in another process."""
-        while (message := super().receive(timeout_s)).payload[:6] == b"marker" and message.payload != self._marker:
+        while (message := super().receive(timeout_s)).payload[
+            :6
+        ] == b"marker" and message.payload != self._marker:
             pass
         return message
 
