@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import weakref
 from typing import Any
@@ -29,6 +28,7 @@ from cluster.relay.pair import (
 )
 from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
+from tests.garbage import uncollected
 from tests.unit.cluster.played_relay import sent
 from tests.unit.cluster.spooled_requests import answer, requests
 from tests.unit.declared_metrics import differences
@@ -225,8 +225,7 @@ def test_when_one_side_ends_the_other_hears_goodbye() -> None:
 def test_nothing_of_a_connection_that_ended_waits_for_the_garbage_collector() -> None:
     """A process of a node hardly ever collects: what waited for that would stay after every break of a link."""
     bench = Bench("tcp://far:1")
-    gc.disable()
-    try:
+    with uncollected():
         bench.until_connect()
         bench.welcome(FAR)
         bench.effects()
@@ -237,8 +236,6 @@ def test_nothing_of_a_connection_that_ended_waits_for_the_garbage_collector() ->
         bench.close(FAR, errors.SHUTTING_DOWN)
         bench.effects()
         assert [part() for part in left] == [None] * 6
-    finally:
-        gc.enable()
 
 
 def test_a_silent_router_is_noticed() -> None:

@@ -22,6 +22,7 @@ from gateway.mqtt.codec.subscribe import Subscription
 from gateway.mqtt.delivering import Delivering, MqttSubscription
 from gateway.mqtt.messages import row_of
 from gateway.mqtt.retained import LOOK_S, PATIENCE_S, READINGS_MAX, RETRY_S, SHARE_S, STALL_S, Readings
+from tests.garbage import uncollected
 from tests.unit.gateway.clients_of_tests import FakeClient, FakeOutlet
 from tests.unit.gateway.streams import begun
 
@@ -502,9 +503,7 @@ def test_nothing_is_missed_and_nothing_comes_twice_whatever_happens_when(seed: i
 
 def test_of_a_message_vpn_without_subscriptions_nothing_is_kept() -> None:
     """Its process forgets what delivers there, with what is known of its topics."""
-    gc.collect()
-    gc.disable()  # a process hardly ever collects
-    try:
+    with uncollected():
         bench = Bench()
         subscription = MqttSubscription(FakeClient(), Subscription("#"))
         bench.delivering.add(subscription)
@@ -514,5 +513,3 @@ def test_of_a_message_vpn_without_subscriptions_nothing_is_kept() -> None:
         assert bench.readings.is_idle
         del bench.delivering, bench.readings
         assert not [one for one in gc.get_objects() if isinstance(one, Delivering | Readings | FanOut)]
-    finally:
-        gc.enable()

@@ -21,6 +21,7 @@ from gateway.mqtt.codec.control import Disconnect, PingReq
 from gateway.mqtt.codec.publish import Publish, Seen
 from gateway.mqtt.framing import MqttFraming
 from gateway.mqtt.websocket import REQUEST_BYTES_MAX, WebSocketFraming
+from tests.garbage import uncollected
 from tests.share import short
 from tests.unit.gateway import websocket_client as ws
 
@@ -80,9 +81,7 @@ def taken(framing: WebSocketFraming, data: bytes) -> list[Any]:
     ],
 )
 def test_nothing_is_left_of_a_connection_that_is_gone(said: bytes) -> None:
-    gc.collect()
-    gc.disable()  # a process hardly ever collects
-    try:
+    with uncollected():
         framing = made()
         with contextlib.suppress(FramingError, PeerEndedError):
             taken(framing, said)
@@ -90,8 +89,6 @@ def test_nothing_is_left_of_a_connection_that_is_gone(said: bytes) -> None:
         del framing
         kinds = (WebSocketFraming, ServerProtocol, StreamReader)
         assert not [one for one in gc.get_objects() if isinstance(one, kinds)]
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("path", ["/", "/mqtt", "/mqtt?token=1"])

@@ -10,6 +10,7 @@ import pytest
 from angarium import errors, wire
 from router.publishers import gathering
 from router.sessions.session import Session
+from tests.garbage import uncollected
 from tests.unit.router.publish_rig import Publisher, PublishNode, answer_to, ask, request
 
 BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)
@@ -269,16 +270,12 @@ class TestMemory:
         publisher = spooling.publisher()
         publisher.publish("a")
         numbers = {session.number for session in spooling.router.sessions}
-        gc.collect()
-        gc.disable()  # a node hardly ever collects
-        try:
+        with uncollected():
             publisher.request("producer.close", producer=publisher.handle, forget=is_forgotten)
             publisher.client.send(wire.BYE, [])
             for _ in range(25):
                 spooling.advance(0.5)
             assert not [one for one in gc.get_objects() if isinstance(one, Session) and one.number in numbers]
-        finally:
-            gc.enable()
 
 
 class TestFencing:

@@ -18,6 +18,7 @@ from router.guaranteed import endpoint_filters
 from router.guaranteed.filter_checks import FilterChecks
 from router.operators import describe_endpoints
 from router.sessions.directory import AclProfile
+from tests.garbage import uncollected
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint
@@ -490,15 +491,11 @@ def test_a_client_sees_attributes_and_figures_without_what_is_the_node_s_own(
 
 
 def test_nothing_is_left_of_a_request_whose_filters_are_refused(client: FakeClient) -> None:
-    gc.collect()
-    gc.disable()  # a node hardly ever collects
-    try:
+    with uncollected():
         attributes = {"subscriptions": ["a/>", ""]}
         assert client.request("endpoint.create", name="q", attributes=attributes)[0] == errors.INVALID_FILTER
         assert client.refused("q", temporary=True, attributes=attributes) == errors.INVALID_FILTER
         assert not [one for one in gc.get_objects() if isinstance(one, FilterChecks)]
-    finally:
-        gc.enable()
 
 
 def test_what_the_controller_refuses_is_the_answer(rig: Rig, client: FakeClient) -> None:

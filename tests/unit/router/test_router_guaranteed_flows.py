@@ -12,6 +12,7 @@ from angarium.errors import InvalidRequestError
 from router.flows.ends import PENDING_RANGES_MAX
 from router.flows.flow import KEPT_RANGES_MAX, Flow
 from router.flows.flows import BIND_TIMEOUT_S
+from tests.garbage import uncollected
 from tests.unit.router.flow_rig import BIG, FakeClient, Rig
 
 if TYPE_CHECKING:
@@ -631,9 +632,7 @@ def test_the_end_of_a_session_unbinds_its_flows(rig: Rig, client: FakeClient, qu
 def test_nothing_is_left_of_a_flow_that_ends_before_its_home_has_answered(
     rig: Rig, client: FakeClient, queue: Endpoint, ends: str
 ) -> None:
-    gc.collect()
-    gc.disable()  # a node hardly ever collects
-    try:
+    with uncollected():
         if ends == "refused":
             assert client.refused("q", selector="a =") == errors.INVALID_SELECTOR
         else:
@@ -646,8 +645,6 @@ def test_nothing_is_left_of_a_flow_that_ends_before_its_home_has_answered(
             client.leave(wanted=False)
         assert len(rig.flows) == 0
         assert count_of_flows() == 0
-    finally:
-        gc.enable()
 
 
 def count_of_flows() -> int:

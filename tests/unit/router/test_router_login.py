@@ -13,6 +13,7 @@ from router.access.failed_logins import ADDRESSES_MAX, NAMES_MAX
 from router.access.handshake import DummyLogin
 from router.router import SWEEP_INTERVAL_S
 from router.sessions.hello import Hello
+from tests.garbage import uncollected
 from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 SECRET = hash_password("right")
@@ -107,13 +108,9 @@ def test_an_unknown_username_is_refused_like_a_wrong_password(guarded: WiredNode
 
 @pytest.mark.parametrize("password", ["x", None])
 def test_nothing_is_left_of_a_login_as_an_unknown_username(guarded: WiredNode, password: str | None) -> None:
-    gc.collect()
-    gc.disable()  # a node hardly ever collects
-    try:
+    with uncollected():
         assert _refused(guarded, username="nobody", password=password) == errors.UNAUTHORIZED
         assert not [one for one in gc.get_objects() if isinstance(one, Hello | DummyLogin)]
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize(

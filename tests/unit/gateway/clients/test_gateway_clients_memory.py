@@ -15,6 +15,7 @@ from gateway.mqtt.codec.control import Disconnect
 from gateway.mqtt.codec.kinds import V3
 from gateway.mqtt.codec.publish import Publish
 from gateway.mqtt.codec.subscribe import Subscribe, Subscription, Unsubscribe
+from tests.garbage import uncollected
 from tests.unit.gateway.clients.conversation import Conversation
 from tests.unit.gateway.clients.sessions_of_tests import KEPT, again, row, subscribed, twice
 
@@ -159,9 +160,7 @@ def end_of(talk: Conversation) -> None:
 def test_nothing_is_left_of_a_client_that_is_gone(
     client: Callable[[], Conversation], ends: Callable[[Conversation], None]
 ) -> None:
-    gc.collect()
-    gc.disable()  # a process hardly ever collects
-    try:
+    with uncollected():
         before = objects_of_mqtt()
         talk = client()
         assert objects_of_mqtt() > before
@@ -169,8 +168,6 @@ def test_nothing_is_left_of_a_client_that_is_gone(
         end_of(talk)
         del talk
         assert objects_of_mqtt() - before == Counter()
-    finally:
-        gc.enable()
 
 
 def objects_of_mqtt() -> Counter[str]:
