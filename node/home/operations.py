@@ -494,7 +494,7 @@ class Operations:
 
     def _backup(self, request: _Backup) -> dict[str, int]:
         parts = self._parts
-        if not parts.moves.is_open or parts.adoptions.stats()["lanes_importing"]:
+        if not parts.moves.is_open or parts.adoptions.has_work:
             # What is still in the spool of a worker that has left is in no copy.
             raise errors.error_for(errors.HOME_NOT_READY, "it does not have all of its queues yet")
         backup = BackupJob(parts.jobs.next_id(), request.directory, parts.pending.serial)
