@@ -317,10 +317,7 @@ class Outcomes:
             if taken >= runs_max:
                 break
             out.remove(first, last)
-            slices = self._backlog.segments.slices(first, last)
-            taken += len(slices)
-            for segment, i, j in slices:
-                self.lose(segment, i, j, wall_ms)
+            taken += self._lose_run(first, last, wall_ms)
         return taken
 
     def release(self, out: PositionSet, ranges: Iterable[Sequence[int]], wall_ms: int) -> None:
@@ -339,8 +336,13 @@ class Outcomes:
 
     def _lose_all(self, runs: list[tuple[int, int]], wall_ms: int) -> None:
         for first, last in runs:
-            for segment, i, j in self._backlog.segments.slices(first, last):
-                self.lose(segment, i, j, wall_ms)
+            self._lose_run(first, last, wall_ms)
+
+    def _lose_run(self, first: int, last: int, wall_ms: int) -> int:
+        slices = self._backlog.segments.slices(first, last)
+        for segment, i, j in slices:
+            self.lose(segment, i, j, wall_ms)
+        return len(slices)
 
     def _ready(self, segment: Segment, i: int, j: int) -> None:
         self._backlog.change(segment, i, j, OUT, READY)
