@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from angarium import errors
@@ -194,15 +195,18 @@ class Streams:
     def _relieve(self) -> None:
         """If all together have too much, drop who has been told so, and end who has most."""
         total = sum(one.unsent for one in (*self._all, *self._left))
-        for stream in sorted(self._left, key=_unsent_of, reverse=True) if total > self._bytes_max else ():
+        if total <= self._bytes_max:
+            return
+        left, there = (
+            sorted(some, key=attrgetter("unsent"), reverse=True) for some in (self._left, self._all)
+        )
+        for stream in (*left, *there):
             total -= stream.unsent
-            stream.drop()
-            if total <= self._bytes_max:
-                return
-        for stream in sorted(self._all, key=_unsent_of, reverse=True) if total > self._bytes_max else ():
-            total -= stream.unsent
-            self.slow += not stream.is_over
-            stream.end(error_for(errors.EGRESS_BLOCKED, "too much waits for all streams"))
+            if stream in self._left:
+                stream.drop()
+            else:
+                self.slow += not stream.is_over
+                stream.end(error_for(errors.EGRESS_BLOCKED, "too much waits for all streams"))
             if total <= self._bytes_max:
                 return
 
@@ -210,10 +214,6 @@ class Streams:
         """Tell all why nothing more comes."""
         for stream in self._all:
             stream.end(error)
-
-
-def _unsent_of(stream: Stream) -> int:
-    return stream.unsent
 
 
 def _bytes_of(streams: tuple[Stream, ...]) -> int:
