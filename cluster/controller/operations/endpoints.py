@@ -229,22 +229,18 @@ class EndpointOperations:
         now: float,
     ) -> None:
         """Go on if no home refuses: else what others began would be done once more when it is tried again."""
-        gathering = self._board.gather(None, now, HOME_TIMEOUT_S)
-        gathering.takes_refusals = True
+        gathering = self._board.gather(asker, now, HOME_TIMEOUT_S)
         told = {
             self._board.ask(place, operation, {"lane_id": lane, **asked}, gathering): place[1]
             for lane, place in lanes.items()
         }
 
         def finish(answers: dict[int, Any]) -> None:
-            missing = [worker for number, worker in told.items() if number not in answers]
-            if gathering.refusals:
-                self._board.refuse(asker, *gathering.refusals[0])
-            elif missing:
-                self._board.refuse(asker, errors.HOME_NOT_READY, f"worker {missing[0]} did not answer")
-            else:
-                # A home that was slow now is so again: a job that begins must not be taken for one that does not.
-                begin(gathering.deadline)
+            for number, worker in told.items():
+                answer_of(answers, number, worker)
+            gathering.asker = None  # what begins answers
+            # A home that was slow now is so again: a job that begins must not be taken for one that does not.
+            begin(gathering.deadline)
 
         gathering.finish = finish
         self._board.end_if_complete(gathering)
