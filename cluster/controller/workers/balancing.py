@@ -309,6 +309,8 @@ class Balancing:
         self._now = now
         if self._is_ending:
             self._end_all()
+        if self._planned and not self.is_wanted:  # the store did not take it
+            self._planned, self._plan = [], None
         if self._is_asking or now < self._due or not self.is_moving:
             return
         self._due = now + STEP_S

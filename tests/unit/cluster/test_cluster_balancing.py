@@ -313,6 +313,7 @@ def test_queues_stay_if_it_cannot_be_stored_that_they_are_to_be_moved(moving: Mo
     assert code == errors.INTERNAL
     moving.run(5.0)
     assert moving.homes("a") == [0]
+    assert moving.states() == {}
 
 
 def test_a_queue_that_gets_more_than_may_be_copied_goes_from_a_worker_that_leaves(moving: Moving) -> None:
