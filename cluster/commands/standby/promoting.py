@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from angarium import errors
 from cluster.data.data_dir import user_of_node
 from cluster.standby.promotion import Promotion, force, forget_promotion, note_promotion, noted_promotion
-from cluster.standby.stores.manual import PromotionError, promote
+from cluster.standby.stores.manual import PromotionError, is_named, promote
 from cluster.standby.stores.opening import MANUAL_FILE
 from cluster.standby.stores.store import NoAnswerError
 
@@ -47,10 +47,13 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
 
 def _name_noted(data: Path, promotion: Promotion, *, may_lose: bool) -> None:
     """Name a host the primary, which has to know what that costs: it may begin as soon as it is named."""
+    path = data / MANUAL_FILE
+    if is_named(path, promotion.host):  # what that cost was noted then
+        return
     before = noted_promotion(data)
     note_promotion(data, promotion)
     try:
-        _name(data / MANUAL_FILE, promotion.host, may_lose=may_lose)
+        _name(path, promotion.host, may_lose=may_lose)
     except BaseException:
         if before is None:
             forget_promotion(data)

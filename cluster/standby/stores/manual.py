@@ -180,6 +180,18 @@ def promote(path: Path, host: str, *, may_lose: bool = False) -> None:
         _write(path, msgspec.structs.replace(state, primary=host, holder=""))
 
 
+def is_named(path: Path, host: str) -> bool:
+    """Tell whether the file of a host names this one as the primary; one that is none of ours names nobody.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        return _read(path).primary == host
+    except NoAnswerError:
+        return False
+
+
 def note(path: Path, standing: Standing) -> None:
     """Keep what the primary told its standby, in the file of the standby.
 

@@ -176,6 +176,24 @@ def test_a_promotion_waits_until_it_is_written_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("R269")
+def test_who_names_a_host_again_changes_nothing_of_what_its_promotion_costs(tmp_path: Path) -> None:
+    """It began as the same node for its neighbours, though it lacks messages; or as another one, without a reason."""
+    lacking = msgspec.structs.replace(
+        STATUS, host="beta", role="standby", primary="alpha", store="manual", in_sync=["alpha"]
+    )
+    promote_host(tmp_path, lacking, may_lose=True)
+    promotion = noted_promotion(tmp_path)
+    assert promotion is not None
+    assert promotion.cost == "what only alpha has is lost"
+    named = msgspec.structs.replace(lacking, role="candidate", primary="beta", in_sync=["beta"])
+    assert "is named the primary" in promote_host(tmp_path, named, may_lose=False)
+    assert noted_promotion(tmp_path) == promotion
+    forget_promotion(tmp_path)  # it has begun, and is started again
+    promote_host(tmp_path, named, may_lose=False)
+    assert noted_promotion(tmp_path) is None
+
+
+@pytest.mark.requirement("R269")
 def test_who_asks_for_force_by_an_empty_file_gets_it(tmp_path: Path) -> None:
     (tmp_path / FORCE_FILE).touch()
     promotion = wanted_force(tmp_path)
