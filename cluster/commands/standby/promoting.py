@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from angarium import errors
 from cluster.data.data_dir import user_of_node
 from cluster.standby.promotion import Promotion, force, forget_promotion, note_promotion, noted_promotion
-from cluster.standby.stores.manual import PromotionError, is_named, promote
+from cluster.standby.stores.manual import PromotionError, is_named, is_of, promote
 from cluster.standby.stores.opening import MANUAL_FILE
 from cluster.standby.stores.store import NoAnswerError
 
@@ -35,9 +35,7 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
     cost = f"what only {have} has is lost" if lacks and have else ""
     promotion = Promotion(host=status.host, who=user_of_node(), cost=cost)
     if status.store == "manual":
-        _name_noted(data, promotion, may_lose=may_lose)
-        other = f"'angarium standby promote --host {status.host}'"
-        return f"host {status.host} is named the primary; before the other one is started again, type {other} there"
+        return _name_noted(data, promotion, may_lose=may_lose)
     if may_lose:
         force(data, promotion)
         lost = f"; {cost}" if cost else ""
@@ -45,21 +43,22 @@ def promote_host(data: Path, status: HostStatus, *, may_lose: bool) -> str:
     return f"host {status.host} has everything, and takes over by itself when nobody has the lease"
 
 
-def _name_noted(data: Path, promotion: Promotion, *, may_lose: bool) -> None:
+def _name_noted(data: Path, promotion: Promotion, *, may_lose: bool) -> str:
     """Name a host the primary, which has to know what that costs: it may begin as soon as it is named."""
-    path = data / MANUAL_FILE
-    if is_named(path, promotion.host):  # what that cost was noted then
-        return
-    before = noted_promotion(data)
-    note_promotion(data, promotion)
-    try:
-        _name(path, promotion.host, may_lose=may_lose)
-    except BaseException:
-        if before is None:
-            forget_promotion(data)
-        else:
-            note_promotion(data, before)
-        raise
+    path, host = data / MANUAL_FILE, promotion.host
+    if not is_named(path, host):  # or what that cost was noted then
+        before = noted_promotion(data)
+        note_promotion(data, promotion)
+        try:
+            _name(path, host, may_lose=may_lose)
+        except BaseException:
+            if before is None:
+                forget_promotion(data)
+            else:
+                note_promotion(data, before)
+            raise
+    other = f"'angarium standby promote --host {host}'"
+    return f"host {host} is named the primary; before the other one is started again, type {other} there"
 
 
 def _refusal(status: HostStatus, have: str) -> errors.AngariumError:
@@ -80,7 +79,7 @@ def _refusal(status: HostStatus, have: str) -> errors.AngariumError:
 
 
 def name_other(data: Path, host: str, *, may_lose: bool) -> str:
-    """Name another host the primary in the file of the host of a data directory, whether it runs or not.
+    """Name a host, mostly the other one, the primary in the file of that of a data directory, whether it runs or not.
 
     Raises:
         ConflictError: that host may lack something, or the operator does not decide here (40909).
@@ -89,6 +88,10 @@ def name_other(data: Path, host: str, *, may_lose: bool) -> str:
     if not path.exists():
         detail = f"{path} is not there: the outside store decides, or no host of a pair ran here"
         raise errors.error_for(errors.STANDBY_REFUSED, detail, "leave --host out")
+    if is_of(path, host):
+        # It need not run, and then nobody knows what it lacks.
+        cost = "what only the other host has is lost" if may_lose else ""
+        return _name_noted(data, Promotion(host=host, who=user_of_node(), cost=cost), may_lose=may_lose)
     _name(path, host, may_lose=may_lose)
     return f"host {host} is named the primary here; what runs on {data} is its standby"
 

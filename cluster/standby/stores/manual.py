@@ -192,6 +192,18 @@ def is_named(path: Path, host: str) -> bool:
         return False
 
 
+def is_of(path: Path, host: str) -> bool:
+    """Tell whether the file is that of this host; one that is none of ours is nobody's.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        return _read(path).host == host
+    except NoAnswerError:
+        return False
+
+
 def note(path: Path, standing: Standing) -> None:
     """Keep what the primary told its standby, in the file of the standby.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from cluster.join.stored import read as read_joined
 from cluster.standby import files, host
 from cluster.standby.noted import Noted
 from cluster.standby.pair.member import Role
-from cluster.standby.pair.outside import Standing
+from cluster.standby.pair.outside import Holder, Read, Standing
 from cluster.standby.pair.settings import waits_because
 from cluster.standby.promotion import (
     FORCE_FILE,
@@ -40,7 +41,7 @@ from cluster.standby.promotion import (
     wanted_force,
     why_begun,
 )
-from cluster.standby.stores.manual import PromotionError, note
+from cluster.standby.stores.manual import ManualStore, PromotionError, note
 from cluster.standby.stores.opening import MANUAL_FILE
 from cluster.supervisor.server import run_supervisor
 from cluster.supervisor.starting import PRIMARY_WAIT_S, UpOptions, _standing_by, refuse_standby, run_detached
@@ -191,6 +192,23 @@ def test_who_names_a_host_again_changes_nothing_of_what_its_promotion_costs(tmp_
     forget_promotion(tmp_path)  # it has begun, and is started again
     promote_host(tmp_path, named, may_lose=False)
     assert noted_promotion(tmp_path) is None
+
+
+@pytest.mark.requirement("R269")
+@pytest.mark.parametrize("may_lose", [False, True])
+def test_a_host_that_is_named_on_itself_is_promoted_as_without_its_name(
+    tmp_path: Path, *, may_lose: bool
+) -> None:
+    """Nothing was noted: it began as the same node for its neighbours, though it lacks messages."""
+    beta = Holder("beta", "1")
+    asyncio.run(ManualStore(beta, tmp_path / MANUAL_FILE).ask(1, Read(), 10.0))
+    note(
+        tmp_path / MANUAL_FILE, Standing(1, "alpha", frozenset(("alpha",) if may_lose else ("alpha", "beta")))
+    )
+    assert "'angarium standby promote --host beta' there" in name_other(tmp_path, "beta", may_lose=may_lose)
+    promotion = noted_promotion(tmp_path)
+    assert promotion is not None
+    assert (promotion.host, bool(promotion.cost)) == ("beta", may_lose)
 
 
 @pytest.mark.requirement("R269")
