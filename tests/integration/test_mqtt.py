@@ -79,6 +79,34 @@ def test_messages_go_between_clients_of_mqtt_of_both_versions(node: Node) -> Non
         assert [payload for _, payload in old.receive_many(100)] == expected
 
 
+@pytest.mark.requirement("R36")
+def test_nothing_of_mqtt_is_elided_also_where_the_profile_allows_it(node: Node) -> None:
+    """Neither what a client of MQTT publishes, nor what one gets: eliding is not in that protocol."""
+    node.run("profile", "update", "default", "--set", "eliding=true", "--set", "eliding_delay_ms=60000")
+    numbers = [b"%d" % number for number in range(20)]
+    with (
+        blocking.connect(node.url) as ours,
+        blocking.connect(node.url) as screen,
+        Paho(node.mqtt_url) as publisher,
+        Paho(node.mqtt_url) as reader,
+    ):
+        subscription = screen.subscribe("price/*")
+        reader.subscribe("price/+")
+        for number in numbers:
+            publisher.publish("price/theirs", number)
+        assert [subscription.receive(LIMIT_S).payload for _ in numbers] == numbers
+        assert [payload for _, payload in reader.receive_many(len(numbers))] == numbers
+        for number in numbers:
+            ours.publish("price/ours", number, eliding=True)
+        ours.publish("price/last")
+        assert [payload for _, payload in reader.receive_many(len(numbers) + 1)] == [*numbers, b""]
+        shown = [subscription.receive(LIMIT_S).payload for _ in range(2)]
+        assert shown == [numbers[0], b""], (
+            "the screen of one of ours shows the first, and waits for a newer one"
+        )
+    node.run("profile", "update", "default", "--set", "eliding=false", "--set", "eliding_delay_ms=0")
+
+
 @pytest.mark.requirement("R242")
 def test_topics_of_the_system_are_hidden_from_wildcards_and_parents_are_not(node: Node) -> None:
     with blocking.connect(node.url) as ours, Paho(node.mqtt_url) as theirs:

@@ -1,4 +1,4 @@
-"""Which numbered requirements no test shows: a list that may only become shorter.
+"""Every numbered requirement is shown by a test, or has a note that says why there is nothing to test.
 
 `docs/requirements.md` numbers what the system must do; a test says what it shows with
 `@pytest.mark.requirement`. The marks are read from the source of the tests, so nothing has to run for it.
@@ -22,19 +22,6 @@ LAST: Final = 285
 NO_AREA: Final = "-"
 #: A note that begins so gives the reason.
 NOTHING_TO_TEST: Final = "nothing to test here: "
-#: Areas of which nothing, or not all, is built yet.
-OWED_AREAS: Final = frozenset({"front", "mqtt", "management", "standby", "limits"})
-
-
-def numbered(*ranges: range) -> frozenset[str]:
-    return frozenset(f"R{number}" for numbers in ranges for number in numbers)
-
-
-#: Requirements that no test shows yet. Take a number out when a test shows it; never put one in.
-OWED: Final = numbered(
-    range(36, 37),
-    range(267, 268),
-)
 
 
 class Requirement(NamedTuple):
@@ -126,14 +113,12 @@ def test_a_test_names_only_requirements_that_exist() -> None:
     assert {name: files for name, files in shown().items() if name not in known} == {}
 
 
-def test_every_requirement_is_shown_by_a_test_or_still_owed() -> None:
+def test_every_requirement_is_shown_by_a_test() -> None:
     known = shown()
     missing = [
         f"{requirement.number}: {requirement.text}"
         for requirement in requirements().values()
-        if not requirement.note.startswith(NOTHING_TO_TEST)
-        and requirement.number not in known
-        and requirement.number not in OWED
+        if not requirement.note.startswith(NOTHING_TO_TEST) and requirement.number not in known
     ]
     assert missing == [], "a requirement is shown by no test"
 
@@ -152,11 +137,3 @@ def test_every_module_about_spark_says_so() -> None:
         if not is_marathon(ast.parse(path.read_text(encoding="utf-8")))
     }
     assert modules - shown()["R221"] == set()
-
-
-def test_what_is_owed_only_becomes_less() -> None:
-    paid = sorted(OWED & shown().keys(), key=number_of)
-    assert paid == [], f"tests show {', '.join(paid)} now: take them out of OWED in {Path(__file__).name}"
-    known = requirements()
-    strange = [number for number in OWED if not OWED_AREAS & set(known[number].areas)]
-    assert strange == [], "what exists owes nothing"

@@ -362,6 +362,7 @@ def test_by_policy_a_standby_that_lacks_much_is_put_out_and_nothing_counts_befor
     assert asked(member)[1] == Swap(7, BOTH)
 
 
+@pytest.mark.requirement("R267")
 def test_by_policy_nothing_counts_at_a_primary_that_begins_alone_before_its_standby_has_everything() -> None:
     """It began the pair, took over, or was started again while its standby got a copy: all is on one disk only."""
     member = primary(ALONE, may_be_alone=False)

@@ -91,8 +91,9 @@ def test_a_standby_that_lacks_the_store_that_came_last_is_not_let_in(monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("R264", "R266", "R267", "R268")
 def test_a_pair_keeps_its_promises(first_seed: int) -> None:
-    """What R264, R266, R267 and R268 ask of a standby, by the rules of the scenario."""
+    """By the rules of the scenario."""
     played = [played_once(number) for number in range(first_seed, first_seed + SEEDS_PER_TEST)]
     assert ["\n".join(one.events) for one in played if one.violations] == []
 
