@@ -30,6 +30,8 @@ EXIT_MISUSED: Final = 2
 #: Packages that bring commands of their own name them in this group of entry points.
 ENTRY_POINT_GROUP: Final = "angarium.commands"
 _LINE_ENDS: Final = re.compile(r"\s*\n\s*")
+#: An attribute among the arguments of which Click knows nothing.
+_LONE_ATTRIBUTE: Final = re.compile(r"extra arguments? \([^)]*?(\w+=[^ )]*)")
 
 
 class Entry(NamedTuple):
@@ -291,6 +293,8 @@ def _usage_text(error: click.UsageError) -> str:
         meant := option_meant_by(error.option_name, _options(error))
     ):
         error = click.NoSuchOption(error.option_name, ctx=error.ctx)  # Not what looks alike, too.
+    if (lone := _LONE_ATTRIBUTE.search(error.message)) and "--set" in _options(error):
+        meant = f"--set {lone[1]}"
     # Click lists the choices of an argument on lines of their own.
     text = _LINE_ENDS.sub(" ", error.format_message())
     if not text.endswith((".", "?", "?)")):

@@ -95,6 +95,8 @@ def test_secrets_are_never_options() -> None:
         (["vpn", "create", "v", "--set", "enabled"], "ATTRIBUTE=VALUE"),
         (["reply", "a", "--exec", "no-such-program-here"], "no-such-program-here"),
         (["--data", "x", "status"], "Did you mean 'angarium status ... --data x'?"),
+        (["profile", "update", "default", "eliding=true"], "Did you mean '--set eliding=true'?"),
+        (["queue", "create", "q", "r", "owner=a", "x=1"], "Did you mean '--set owner=a'?"),
         (
             ["--url", "tcp://x:1", "--user", "bob", "sub", ">"],
             "'angarium sub ... --url tcp://x:1 --user bob'",
